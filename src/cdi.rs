@@ -1,0 +1,1 @@
+//! Container Device Interface: the file from which a container runtime learns what a prepared claim gives a container.

@@ -1,0 +1,1 @@
+//! EDGE to the kubelet: gRPC over unix sockets.

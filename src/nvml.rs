@@ -1,0 +1,1 @@
+//! EDGE to NVML, the driver's management library. The only unsafe code.
