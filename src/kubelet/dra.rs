@@ -1,0 +1,216 @@
+//! The DRA service, v1 and v1beta1 from one implementation.
+//!
+//! ```text
+//!  request ──▶ each claim once ──▶ a task per claim, at most 8 at work ──▶ an entry for every UID asked for
+//!                                  read the claim live, prepare it
+//! ```
+//!
+//! # Guarantees
+//!
+//! * Every UID of a request has exactly one entry in the answer and there are no others; the kubelet fails the pod
+//!   otherwise. What goes wrong with a claim stands in its entry and hurts no other claim.
+//! * A claim's work runs in a task of its own. gRPC drops a call when the kubelet's deadline (45 s) passes or its
+//!   connection breaks; the task goes on, and the kubelet's next try finds what it left.
+//! * No claims is a success without work: probes ask that.
+//!
+//! Error texts reach the events of the pod as they are.
+
+use std::collections::HashMap;
+use std::error::Error;
+use std::sync::Arc;
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use tokio::sync::Semaphore;
+use tokio_util::task::TaskTracker;
+use tonic::{Request, Response, Status};
+use tracing::{Instrument, error_span, info, warn};
+
+use super::proto::{dra_v1, dra_v1beta1};
+use crate::claim::{ClaimName, ClaimUid};
+use crate::cluster::Cluster;
+use crate::prepare::{PreparedDevice, Preparer};
+
+/// How many claims of one call are worked on at once. Pods have a few claims; this spares the API server one that has
+/// many. It bounds a call and not the plugin, so that claims that hang never stop another pod.
+const CLAIMS_AT_ONCE: usize = 8;
+
+/// For an entry whose task died. The panic itself is in the log.
+const PANICKED: &str = "the GPU plugin failed while it worked on this claim; its log on the node says why";
+
+/// The services. Cheap to clone; all clones share their tasks.
+#[derive(Clone)]
+pub struct Dra {
+    prepare: Work<Vec<PreparedDevice>>,
+    unprepare: Work<()>,
+    tasks: TaskTracker,
+}
+
+/// What is done with one claim; an error is the text for its entry.
+type Work<T> = Arc<dyn Fn(ClaimName, ClaimUid) -> BoxFuture<'static, Result<T, String>> + Send + Sync>;
+
+/// A claim as the kubelet names it.
+struct Named {
+    uid: String,
+    name: ClaimName,
+}
+
+// === impl Dra ===
+
+impl Dra {
+    /// Reads claims from `cluster` and has them prepared by `preparer`.
+    pub fn new(cluster: Cluster, preparer: Preparer) -> Self {
+        let unpreparer = preparer.clone();
+        Self::from_work(
+            move |name, uid| {
+                let (cluster, preparer) = (cluster.clone(), preparer.clone());
+                async move {
+                    let claim = cluster.claim(&name, &uid).await.map_err(|error| text(&error))?;
+                    preparer.prepare(claim).await.map_err(|error| text(&error))
+                }
+                .boxed()
+            },
+            move |_, uid| {
+                let preparer = unpreparer.clone();
+                async move { preparer.unprepare(&uid).await.map_err(|error| text(&error)) }.boxed()
+            },
+        )
+    }
+
+    /// Does whatever the two functions do.
+    pub(super) fn from_work(
+        prepare: impl Fn(ClaimName, ClaimUid) -> BoxFuture<'static, Result<Vec<PreparedDevice>, String>>
+        + Send
+        + Sync
+        + 'static,
+        unprepare: impl Fn(ClaimName, ClaimUid) -> BoxFuture<'static, Result<(), String>> + Send + Sync + 'static,
+    ) -> Self {
+        Self { prepare: Arc::new(prepare), unprepare: Arc::new(unprepare), tasks: TaskTracker::new() }
+    }
+
+    /// The tasks that are at work.
+    pub(super) fn tasks(&self) -> &TaskTracker {
+        &self.tasks
+    }
+
+    async fn prepare(&self, claims: Vec<Named>) -> HashMap<String, Result<Vec<PreparedDevice>, String>> {
+        self.each(claims, "prepare", &self.prepare).await
+    }
+
+    async fn unprepare(&self, claims: Vec<Named>) -> HashMap<String, Result<(), String>> {
+        self.each(claims, "unprepare", &self.unprepare).await
+    }
+
+    /// Works on every claim, and answers for every UID.
+    async fn each<T: Send + 'static>(
+        &self,
+        claims: Vec<Named>,
+        act: &'static str,
+        work: &Work<T>,
+    ) -> HashMap<String, Result<T, String>> {
+        let permits = Arc::new(Semaphore::new(CLAIMS_AT_ONCE));
+        let mut running = HashMap::new();
+        // Nothing is awaited before the last task is spawned, so a call that is dropped loses none.
+        for Named { uid, name } in claims {
+            running.entry(uid).or_insert_with_key(|uid| {
+                let span = error_span!("claim", claim.uid = %uid, claim = %name);
+                let (permits, work, uid) = (permits.clone(), work.clone(), ClaimUid::parse(uid));
+                let task = async move {
+                    let _permit = permits.acquire().await;
+                    let outcome = match uid {
+                        Ok(uid) => work(name, uid).await,
+                        Err(error) => Err(error.to_string()),
+                    };
+                    match &outcome {
+                        Ok(_) => info!("Claim {act}d"),
+                        Err(error) => warn!(error, "Cannot {act} the claim"),
+                    }
+                    outcome
+                };
+                self.tasks.spawn(task.instrument(span))
+            });
+        }
+        let mut answers = HashMap::with_capacity(running.len());
+        for (uid, task) in running {
+            answers.insert(uid, task.await.unwrap_or_else(|_| Err(PANICKED.to_owned())));
+        }
+        answers
+    }
+}
+
+/// Implements one version of the service. Their messages differ in the share id alone, which only v1 has.
+macro_rules! serve {
+    ($version:ident $(, $share_id:ident)?) => {
+        #[tonic::async_trait]
+        impl $version::dra_plugin_server::DraPlugin for Dra {
+            async fn node_prepare_resources(
+                &self,
+                request: Request<$version::NodePrepareResourcesRequest>,
+            ) -> Result<Response<$version::NodePrepareResourcesResponse>, Status> {
+                let claims = request.into_inner().claims.into_iter().map(Named::from).collect();
+                let entry = |outcome: Result<Vec<PreparedDevice>, String>| match outcome {
+                    Ok(devices) => $version::NodePrepareResourceResponse {
+                        devices: devices.into_iter().map($version::Device::from).collect(),
+                        error: String::new(),
+                    },
+                    Err(error) => $version::NodePrepareResourceResponse { devices: Vec::new(), error },
+                };
+                let answers = self.prepare(claims).await;
+                Ok(Response::new($version::NodePrepareResourcesResponse {
+                    claims: answers.into_iter().map(|(uid, outcome)| (uid, entry(outcome))).collect(),
+                }))
+            }
+
+            async fn node_unprepare_resources(
+                &self,
+                request: Request<$version::NodeUnprepareResourcesRequest>,
+            ) -> Result<Response<$version::NodeUnprepareResourcesResponse>, Status> {
+                let claims = request.into_inner().claims.into_iter().map(Named::from).collect();
+                let entry = |outcome: Result<(), String>| $version::NodeUnprepareResourceResponse {
+                    error: outcome.err().unwrap_or_default(),
+                };
+                let answers = self.unprepare(claims).await;
+                Ok(Response::new($version::NodeUnprepareResourcesResponse {
+                    claims: answers.into_iter().map(|(uid, outcome)| (uid, entry(outcome))).collect(),
+                }))
+            }
+        }
+
+        impl From<$version::Claim> for Named {
+            fn from(claim: $version::Claim) -> Self {
+                let $version::Claim { namespace, uid, name } = claim;
+                Self { uid, name: ClaimName { namespace, name } }
+            }
+        }
+
+        impl From<PreparedDevice> for $version::Device {
+            fn from(device: PreparedDevice) -> Self {
+                Self {
+                    request_names: device.requests,
+                    pool_name: device.pool,
+                    device_name: device.device,
+                    cdi_device_ids: device.cdi_ids,
+                    $($share_id: device.share_id,)?
+                }
+            }
+        }
+    };
+}
+
+serve!(dra_v1, share_id);
+serve!(dra_v1beta1);
+
+/// An error and what caused it, in one line.
+fn text(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text.push_str(": ");
+        text.push_str(&error.to_string());
+        cause = error.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests;
