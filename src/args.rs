@@ -1,1 +1,268 @@
-//! Written next.
+//! The command line: every setting that differs between machines, each with an environment twin.
+//!
+//! Environment names are those of NVIDIA's driver where it has the same setting, so that a DaemonSet can be switched
+//! over without renaming. Parsing has no side effects; what a path leads to is looked at when it is used.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use clap::Parser;
+
+/// Where `--help` ends: the one thing a newcomer asks next.
+const AFTER_HELP: &str = "\
+A first look without a GPU or a cluster: run `hack/demo` in the source tree.
+On a node, only --node-name is required; the defaults fit a standard kubelet and a driver installed on the host.";
+
+/// A Kubernetes DRA kubelet plugin for NVIDIA GPUs.
+///
+/// Finds the node's GPUs through NVML, publishes them as ResourceSlices, and prepares the claims that the scheduler
+/// allocates from them. Runs on each GPU node, normally as a DaemonSet.
+#[derive(Debug, Clone, Parser)]
+#[command(name = "gpu-dra-plugin", version, after_help = AFTER_HELP, max_term_width = 110)]
+pub struct Args {
+    /// Name of this node's Node object
+    #[arg(long, env = "NODE_NAME", value_name = "NAME", value_parser = non_empty, help_heading = "Kubernetes")]
+    pub node_name: String,
+
+    /// Kubeconfig file; without it the pod's service account is used
+    #[arg(long, env = "KUBECONFIG", value_name = "FILE", value_parser = path, help_heading = "Kubernetes")]
+    pub kubeconfig: Option<PathBuf>,
+
+    /// Name under which devices are published and the kubelet knows this plugin
+    #[arg(
+        long,
+        env = "DRIVER_NAME",
+        value_name = "NAME",
+        default_value = "gpu.nvidia.com",
+        value_parser = driver_name,
+        help_heading = "Kubernetes"
+    )]
+    pub driver_name: String,
+
+    /// The kubelet's --root-dir; must be the same path here and on the host
+    #[arg(
+        long,
+        env = "KUBELET_ROOT",
+        value_name = "DIR",
+        default_value = "/var/lib/kubelet",
+        value_parser = path,
+        help_heading = "Kubelet"
+    )]
+    pub kubelet_root: PathBuf,
+
+    /// Where the kubelet looks for plugins [default: <kubelet root>/plugins_registry]
+    #[arg(
+        long,
+        env = "KUBELET_REGISTRAR_DIRECTORY_PATH",
+        value_name = "DIR",
+        value_parser = path,
+        help_heading = "Kubelet"
+    )]
+    pub kubelet_registrar_directory_path: Option<PathBuf>,
+
+    /// Where plugins keep their sockets and state [default: <kubelet root>/plugins]
+    #[arg(
+        long,
+        env = "KUBELET_PLUGINS_DIRECTORY_PATH",
+        value_name = "DIR",
+        value_parser = path,
+        help_heading = "Kubelet"
+    )]
+    pub kubelet_plugins_directory_path: Option<PathBuf>,
+
+    /// UID of this pod. Gives the sockets names of their own, so that the old and the new pod of a rolling update can
+    /// serve side by side. Needs kubelet 1.33 or newer
+    #[arg(long, env = "POD_UID", value_name = "UID", value_parser = non_empty, help_heading = "Kubelet")]
+    pub pod_uid: Option<String>,
+
+    /// Where container runtimes look for CDI specs
+    #[arg(
+        long,
+        env = "CDI_ROOT",
+        value_name = "DIR",
+        default_value = "/var/run/cdi",
+        value_parser = path,
+        help_heading = "Host"
+    )]
+    pub cdi_root: PathBuf,
+
+    /// Where the NVIDIA driver is installed on the host [default: looked for in the known places]
+    #[arg(long, env = "NVIDIA_DRIVER_ROOT", value_name = "DIR", value_parser = path, help_heading = "Host")]
+    pub driver_root: Option<PathBuf>,
+
+    /// Where the host's driver root is mounted in this container [default: the same path]
+    #[arg(long, env = "DRIVER_ROOT_CTR_PATH", value_name = "DIR", value_parser = path, help_heading = "Host")]
+    pub container_driver_root: Option<PathBuf>,
+
+    /// The NVML library [default: libnvidia-ml.so.1 of the driver root]
+    #[arg(long, env = "NVML_LIBRARY", value_name = "FILE", value_parser = path, help_heading = "Host")]
+    pub nvml_library: Option<PathBuf>,
+
+    /// The host's /sys
+    #[arg(
+        long,
+        env = "SYS_ROOT",
+        value_name = "DIR",
+        default_value = "/sys",
+        value_parser = path,
+        help_heading = "Host"
+    )]
+    pub sys_root: PathBuf,
+
+    /// The host's /proc
+    #[arg(
+        long,
+        env = "PROC_ROOT",
+        value_name = "DIR",
+        default_value = "/proc",
+        value_parser = path,
+        help_heading = "Host"
+    )]
+    pub proc_root: PathBuf,
+
+    /// The host's /dev
+    #[arg(
+        long,
+        env = "DEV_ROOT",
+        value_name = "DIR",
+        default_value = "/dev",
+        value_parser = path,
+        help_heading = "Host"
+    )]
+    pub dev_root: PathBuf,
+
+    /// Accept plain files as device nodes. For machines without a GPU: see tests/fake-node
+    #[arg(long, env = "PLACEHOLDER_DEVICES", hide = true, help_heading = "Host")]
+    pub placeholder_devices: bool,
+
+    /// Address of /metrics, /healthz and /readyz: `host:port`, `:port`, or `off`
+    #[arg(
+        long,
+        env = "HTTP_ENDPOINT",
+        value_name = "ADDRESS",
+        default_value = ":8080",
+        help_heading = "Observation"
+    )]
+    pub http_endpoint: Endpoint,
+
+    /// How log lines look
+    #[arg(
+        long,
+        env = "LOG_FORMAT",
+        value_name = "FORMAT",
+        default_value = "text",
+        value_enum,
+        help_heading = "Observation"
+    )]
+    pub log_format: LogFormat,
+
+    /// What is logged: `error`, `warn`, `info`, `debug`, `trace`, or a filter such as `info,gpu_dra_plugin::nvml=debug`
+    #[arg(long, env = "LOG_LEVEL", value_name = "LEVEL", default_value = "info", help_heading = "Observation")]
+    pub log_level: String,
+}
+
+/// How log lines look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum LogFormat {
+    /// For people.
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+/// Where to serve HTTP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Endpoint {
+    /// Nowhere.
+    Off,
+    /// On this address.
+    At(SocketAddr),
+}
+
+// === impl Endpoint ===
+
+impl FromStr for Endpoint {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text.is_empty() || text == "off" {
+            return Ok(Self::Off);
+        }
+        // `:8080` is how Go programs, and so NVIDIA's chart, spell "all addresses".
+        let full = if text.starts_with(':') { format!("[::]{text}") } else { text.replace("localhost:", "127.0.0.1:") };
+        full.parse().map(Self::At).map_err(|_| "expected host:port, :port or off".to_owned())
+    }
+}
+
+/// A path that can be used: not empty, and absolute, since the kubelet and container runtimes get it too.
+fn path(text: &str) -> Result<PathBuf, String> {
+    let path = PathBuf::from(text);
+    if path.is_absolute() {
+        Ok(path)
+    } else if text.is_empty() {
+        Err("the path is empty; leave the setting out to get the default".to_owned())
+    } else {
+        Err("the path must be absolute".to_owned())
+    }
+}
+
+fn non_empty(text: &str) -> Result<String, String> {
+    if text.is_empty() { Err("the value is empty".to_owned()) } else { Ok(text.to_owned()) }
+}
+
+/// A driver name is a DNS subdomain of at most 63 characters (`spec.driver` of a ResourceSlice).
+fn driver_name(text: &str) -> Result<String, String> {
+    let label = |label: &str| {
+        let plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
+        !label.is_empty() && label.bytes().all(plain) && !label.starts_with('-') && !label.ends_with('-')
+    };
+    if text.len() <= 63 && text.split('.').all(label) {
+        Ok(text.to_owned())
+    } else {
+        Err("expected lower-case DNS labels joined by dots, at most 63 characters, such as gpu.nvidia.com".to_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(args: &[&str]) -> Result<Args, clap::Error> {
+        Args::try_parse_from(["gpu-dra-plugin"].iter().chain(args))
+    }
+
+    #[test]
+    fn a_node_name_is_enough() {
+        let args = parse(&["--node-name", "a"]).unwrap();
+        assert_eq!(args.driver_name, "gpu.nvidia.com");
+        assert_eq!(args.http_endpoint, Endpoint::At("[::]:8080".parse().unwrap()));
+    }
+
+    #[test]
+    fn unusable_values_are_refused_with_a_sentence() {
+        for (flag, value, sentence) in [
+            ("--kubeconfig", "", "the path is empty"),
+            ("--cdi-root", "cdi", "must be absolute"),
+            ("--driver-name", "GPU", "lower-case DNS labels"),
+            ("--driver-name", "a..b", "lower-case DNS labels"),
+            ("--http-endpoint", "8080", "host:port"),
+        ] {
+            let error = parse(&["--node-name", "a", flag, value]).unwrap_err().to_string();
+            assert!(error.contains(sentence), "{flag} {value:?}: {error}");
+        }
+    }
+
+    #[test]
+    fn http_can_be_switched_off_and_bound_to_one_address() {
+        for (text, endpoint) in [
+            ("off", Endpoint::Off),
+            ("", Endpoint::Off),
+            (":0", Endpoint::At("[::]:0".parse().unwrap())),
+            ("127.0.0.1:80", Endpoint::At("127.0.0.1:80".parse().unwrap())),
+            ("localhost:80", Endpoint::At("127.0.0.1:80".parse().unwrap())),
+        ] {
+            assert_eq!(text.parse(), Ok(endpoint), "{text:?}");
+        }
+    }
+}
