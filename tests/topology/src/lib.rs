@@ -3,7 +3,7 @@
 //! A topology says what a real machine's NVML and kernel report: boards, GPUs, NVLinks, fabric, PCIe and NUMA. The
 //! files under `tests/topology/files` are such machines, each with the public source of its numbers. Two readers share
 //! this crate so that they cannot disagree: `mock-nvml` answers NVML calls from it, and `fake-node` builds `/sys`,
-//! `/proc`, `/dev` and the driver root from it.
+//! `/proc`, `/dev` and the driver root from it. The files are compiled in: [`Topology::builtin`].
 //!
 //! ```text
 //!  files/dgx-h100.json ──▶ Topology ──▶ NodeDir::create ──▶ <dir>/topology.json   what the machine is (never changes)
@@ -14,6 +14,7 @@
 //! State is on disk, not in memory, because several processes of one node look at it at the same time: the plugin, a
 //! stand-in for `nvidia-smi`, and the test that makes things happen.
 
+mod builtin;
 mod node_dir;
 mod state;
 
@@ -60,6 +61,9 @@ pub struct System {
 pub struct Host {
     /// NUMA nodes with their CPUs, in id order.
     pub numa_nodes: Vec<NumaNode>,
+    /// NVSwitches on this machine's PCI bus; none where they are in a tray of their own or hidden from a guest.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub nvswitches: Vec<NvSwitch>,
 }
 
 /// One NUMA node.
@@ -70,6 +74,33 @@ pub struct NumaNode {
     pub id: u32,
     /// CPU list in kernel form, for example `0-55,112-167`; empty for a memory-only node.
     pub cpus: String,
+    /// The processor package its CPUs are in: `/sys/devices/system/cpu/cpu<n>/topology/physical_package_id`.
+    #[serde(default)]
+    pub socket: u32,
+    /// Distances to all nodes in the order of [`Host::numa_nodes`], as firmware's SLIT gives them (10 is the node
+    /// itself); empty where firmware has none, and the kernel then says 10 and 20.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub distances: Vec<u32>,
+}
+
+/// An NVSwitch as a PCI device.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NvSwitch {
+    /// PCI address in sysfs form; [`LinkEnd::Switch`] refers to it.
+    pub bus_id: String,
+    /// PCI devices between the root and the switch, outermost first.
+    #[serde(default)]
+    pub bridges: Vec<String>,
+    /// The PCIe root, `pci<domain>:<bus>`.
+    pub pcie_root: String,
+    /// As for a GPU.
+    pub numa_node: i32,
+    /// As for a GPU.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub iommu_group: Option<u32>,
+    /// PCI device and vendor id in the form of [`Board::pci_device_id`], for example `0x22A310DE`.
+    pub pci_device_id: String,
 }
 
 /// What all GPUs of one board type have in common.
@@ -251,6 +282,15 @@ impl Topology {
 
     fn check(&self) -> Result<(), Error> {
         let invalid = |what: String| Err(Error::Invalid(what));
+        let nodes = &self.host.numa_nodes;
+        if let Some(node) = nodes.iter().find(|n| !n.distances.is_empty() && n.distances.len() != nodes.len()) {
+            return invalid(format!(
+                "numa node {} has {} distances to {} nodes",
+                node.id,
+                node.distances.len(),
+                nodes.len()
+            ));
+        }
         for (index, gpu) in self.gpus.iter().enumerate() {
             if !self.boards.contains_key(&gpu.board) {
                 return invalid(format!("gpu {index} names the board {:?}, which is not in boards", gpu.board));

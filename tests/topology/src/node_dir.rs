@@ -21,6 +21,14 @@ pub enum Error {
     /// JSON of the right shape that describes no possible machine.
     #[error("the topology contradicts itself: {0}")]
     Invalid(String),
+    /// No machine of this name among the built-in ones.
+    #[error("there is no topology {name:?}; the built-in ones are {known}")]
+    Unknown {
+        /// What was asked for.
+        name: String,
+        /// Names that exist, separated by commas.
+        known: String,
+    },
     /// A file could not be read or written.
     #[error("cannot {act} {}: {source}", path.display())]
     File {
