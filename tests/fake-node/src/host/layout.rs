@@ -12,7 +12,7 @@ pub enum Layout {
     Rhel,
     /// The GPU operator's driver container, an Ubuntu below `run/nvidia/driver`.
     GpuOperator,
-    /// GKE on Container-Optimized OS: all below `home/kubernetes/bin/nvidia`, nothing for graphics but Vulkan.
+    /// GKE on Container-Optimized OS: all below `home/kubernetes/bin/nvidia`, nothing for graphics.
     Gke,
 }
 
