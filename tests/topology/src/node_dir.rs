@@ -61,8 +61,8 @@ impl NodeDir {
     pub fn create(path: impl Into<PathBuf>, topology: &Topology) -> Result<Self, Error> {
         let dir = Self::open(path);
         fs::create_dir_all(&dir.path).map_err(file("create", &dir.path))?;
-        dir.replace(&dir.topology_path(), &to_json(topology)?)?;
-        dir.replace(&dir.state_path(), &to_json(&State::default())?)?;
+        replace(&dir.topology_path(), &to_json(topology)?)?;
+        replace(&dir.state_path(), &to_json(&State::default())?)?;
         fs::write(dir.events_path(), "").map_err(file("write", &dir.events_path()))?;
         Ok(dir)
     }
@@ -112,7 +112,7 @@ impl NodeDir {
         lock.lock().map_err(file("lock", &lock_path))?;
         let mut state = self.state()?;
         let result = change(&mut state);
-        self.replace(&self.state_path(), &to_json(&state)?)?;
+        replace(&self.state_path(), &to_json(&state)?)?;
         Ok(result)
     }
 
@@ -124,17 +124,21 @@ impl NodeDir {
         let mut events = OpenOptions::new().append(true).open(&path).map_err(file("open", &path))?;
         events.write_all(line.as_bytes()).map_err(file("write", &path))
     }
-
-    fn replace(&self, path: &Path, content: &str) -> Result<(), Error> {
-        let mut temp = tempfile::NamedTempFile::new_in(&self.path).map_err(file("write", path))?;
-        temp.write_all(content.as_bytes()).map_err(file("write", path))?;
-        temp.persist(path).map_err(|error| error.error).map_err(file("write", path))?;
-        Ok(())
-    }
 }
 
 fn to_json<T: serde::Serialize>(value: &T) -> Result<String, Error> {
     serde_json::to_string_pretty(value).map_err(Error::Parse)
+}
+
+/// Replaces a file by rename, under the lock or before anyone else knows the directory.
+///
+/// The temporary name is fixed on purpose: random names (as from the `tempfile` crate) are seeded from the current
+/// thread, and asking for that leaves a hook at the thread's end, which crashes it when the mock library that did
+/// so has been unloaded meanwhile.
+fn replace(path: &Path, content: &str) -> Result<(), Error> {
+    let temp = path.with_extension("new");
+    fs::write(&temp, content).map_err(file("write", &temp))?;
+    fs::rename(&temp, path).map_err(file("replace", path))
 }
 
 fn file(act: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error {

@@ -105,6 +105,11 @@ impl Event {
     /// `nvmlEventTypeXidCriticalError`.
     pub const XID: u64 = 8;
 
+    /// Reads a line of `events.jsonl`.
+    pub fn parse(line: &str) -> Result<Self, crate::Error> {
+        serde_json::from_str(line).map_err(crate::Error::Parse)
+    }
+
     /// An XID of a whole GPU.
     pub fn xid(gpu: usize, xid: u64) -> Self {
         Self { gpu, event_type: Self::XID, data: xid, gpu_instance: Self::WHOLE, compute_instance: Self::WHOLE }
