@@ -144,6 +144,15 @@ pub struct Place {
     pub iommu_group: Option<u32>,
 }
 
+/// A fact, an attribute or a GPU that is not offered, and why. For people.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct LeftOut {
+    /// What is missing, with its owner: "the brand of GPU-e86cb44c-…".
+    pub what: String,
+    /// Why, as a sentence without a full stop.
+    pub why: String,
+}
+
 /// Text that is not what it should be. Values from NVML and sysfs are data, not truth.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is not {expected}")]
