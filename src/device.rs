@@ -11,7 +11,9 @@ pub mod model;
 pub mod name;
 pub mod nvlink;
 
+use std::error::Error;
 use std::fmt;
+use std::iter;
 
 pub use name::DeviceName;
 
@@ -161,6 +163,16 @@ pub struct ParseError {
     pub text: String,
     /// What it should have been, with its article: "a PCI address".
     pub expected: &'static str,
+}
+
+// === impl LeftOut ===
+
+impl LeftOut {
+    /// With an error and its causes as the reason.
+    pub fn new(what: impl Into<String>, error: &(dyn Error + 'static)) -> Self {
+        let causes = iter::successors(Some(error), |error| (*error).source());
+        Self { what: what.into(), why: causes.map(ToString::to_string).collect::<Vec<_>>().join(": ") }
+    }
 }
 
 // === impl GpuUuid ===

@@ -4,11 +4,12 @@
 //! worth publishing without its brand. Three facts it cannot do without: the UUID (who it is), the minor (its device
 //! node) and the PCI address (its place). Without one of them the GPU is left out, and the others stay.
 
+use nvml_wrapper::Nvml;
+
 use super::error::{Code, Error};
 use super::link;
 use super::raw::{self, FabricInfo, Handle};
-use crate::device::{AddressingMode, Driver, Fabric, GpuUuid, LeftOut, Link, Mig, ParseError, PciAddress};
-use nvml_wrapper::Nvml;
+use crate::device::{AddressingMode, Driver, Fabric, GpuUuid, LeftOut, Link, Mig, PciAddress};
 
 /// All GPUs, in the order of their NVML index.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -63,7 +64,7 @@ pub fn scan(nvml: &Nvml) -> Result<Scan, Error> {
                 scan.left_out.extend(left_out);
             }
             Err(error) if error.is_stale() => return Err(error),
-            Err(error) => scan.left_out.push(LeftOut { what: format!("GPU {index}"), why: error.to_string() }),
+            Err(error) => scan.left_out.push(LeftOut::new(format!("GPU {index}"), &error)),
         }
     }
     Ok(scan)
@@ -73,13 +74,12 @@ pub fn scan(nvml: &Nvml) -> Result<Scan, Error> {
 fn read(gpu: &Handle<'_>) -> Result<(Facts, Vec<LeftOut>), Error> {
     let uuid = uuid(gpu)?;
     let mut notes = Notes::new(uuid.to_string());
-    let (brand, architecture) = (raw_brand(gpu), raw_architecture(gpu));
     let facts = Facts {
         minor: gpu.minor()?,
         pci: pci(gpu)?,
         product_name: notes.fact("product name", gpu.name())?,
-        brand: notes.fact("brand", brand)?,
-        architecture: notes.fact("architecture", architecture)?,
+        brand: notes.fact("brand", known_brand(gpu))?,
+        architecture: notes.fact("architecture", known_architecture(gpu))?,
         cuda_compute_capability: notes.fact("CUDA compute capability", compute_capability(gpu))?,
         memory_bytes: notes.fact("memory size", gpu.memory())?,
         addressing_mode: notes.feature("addressing mode", addressing_mode(gpu))?,
@@ -99,31 +99,28 @@ fn read(gpu: &Handle<'_>) -> Result<(Facts, Vec<LeftOut>), Error> {
 }
 
 fn uuid(gpu: &Handle<'_>) -> Result<GpuUuid, Error> {
-    let nonsense = |error: ParseError| gpu.nonsense("nvmlDeviceGetUUID", format!("{:?}", error.text), error.expected);
-    GpuUuid::parse(&gpu.uuid()?).map_err(nonsense)
+    GpuUuid::parse(&gpu.uuid()?).map_err(|error| gpu.unparsable("nvmlDeviceGetUUID", &error))
 }
 
 fn pci(gpu: &Handle<'_>) -> Result<PciAddress, Error> {
-    let nonsense =
-        |error: ParseError| gpu.nonsense("nvmlDeviceGetPciInfo_v3", format!("{:?}", error.text), error.expected);
-    PciAddress::parse(&gpu.bus_id()?).map_err(nonsense)
+    PciAddress::parse(&gpu.bus_id()?).map_err(|error| gpu.unparsable("nvmlDeviceGetPciInfo_v3", &error))
 }
 
-fn raw_brand(gpu: &Handle<'_>) -> Result<&'static str, Error> {
+fn known_brand(gpu: &Handle<'_>) -> Result<&'static str, Error> {
     let number = gpu.brand()?;
-    brand(number).ok_or_else(|| gpu.nonsense("nvmlDeviceGetBrand", number, "a brand that this program knows"))
+    brand(number).ok_or_else(|| gpu.nonsense("nvmlDeviceGetBrand", &number, "a brand that this program knows"))
 }
 
-fn raw_architecture(gpu: &Handle<'_>) -> Result<&'static str, Error> {
+fn known_architecture(gpu: &Handle<'_>) -> Result<&'static str, Error> {
     let number = gpu.architecture()?;
-    architecture(number)
-        .ok_or_else(|| gpu.nonsense("nvmlDeviceGetArchitecture", number, "an architecture that this program knows"))
+    let expected = "an architecture that this program knows";
+    architecture(number).ok_or_else(|| gpu.nonsense("nvmlDeviceGetArchitecture", &number, expected))
 }
 
 fn compute_capability(gpu: &Handle<'_>) -> Result<(u32, u32), Error> {
     let (major, minor) = gpu.compute_capability()?;
-    let nonsense =
-        |_| gpu.nonsense("nvmlDeviceGetCudaComputeCapability", format!("{major}.{minor}"), "a compute capability");
+    let call = "nvmlDeviceGetCudaComputeCapability";
+    let nonsense = |_| gpu.nonsense(call, &format_args!("{major}.{minor}"), "a compute capability");
     Ok((u32::try_from(major).map_err(nonsense)?, u32::try_from(minor).map_err(nonsense)?))
 }
 
@@ -132,7 +129,7 @@ fn addressing_mode(gpu: &Handle<'_>) -> Result<AddressingMode, Error> {
         0 => Ok(AddressingMode::None),
         1 => Ok(AddressingMode::Hmm),
         2 => Ok(AddressingMode::Ats),
-        number => Err(gpu.nonsense("nvmlDeviceGetAddressingMode", number, "a mode that this program knows")),
+        number => Err(gpu.nonsense("nvmlDeviceGetAddressingMode", &number, "a mode that this program knows")),
     }
 }
 
@@ -212,7 +209,7 @@ impl Notes {
             Err(error) if error.is_stale() => Err(error),
             Err(error) => {
                 self.lost |= error.code() == Some(Code::GPU_IS_LOST);
-                let note = LeftOut { what: format!("the {what} of {}", self.owner), why: error.to_string() };
+                let note = LeftOut::new(format!("the {what} of {}", self.owner), &error);
                 // A query that fails on 18 links fails for one reason.
                 if !self.left_out.contains(&note) {
                     self.left_out.push(note);

@@ -36,9 +36,8 @@ fn peer(gpu: &Handle<'_>, link: u32) -> Result<Peer, Error> {
         TYPE_SWITCH => Ok(Peer::Switch),
         TYPE_GPU => {
             let address = gpu.link_peer_bus_id(link)?;
-            PciAddress::parse(&address).map(Peer::Gpu).map_err(|error| {
-                gpu.nonsense("nvmlDeviceGetNvLinkRemotePciInfo_v2", format!("{:?}", error.text), error.expected)
-            })
+            let call = "nvmlDeviceGetNvLinkRemotePciInfo_v2";
+            PciAddress::parse(&address).map(Peer::Gpu).map_err(|error| gpu.unparsable(call, &error))
         }
         _ => Ok(Peer::Other),
     }

@@ -6,8 +6,10 @@
 #![expect(unsafe_code, reason = "calls into the NVML library")]
 
 use std::ffi::c_char;
+use std::fmt::Display;
 use std::mem::size_of;
 
+use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::{Device, Nvml};
 use nvml_wrapper_sys::bindings::{
     nvmlDeviceAddressingMode_t, nvmlGpuFabricInfo_t, nvmlGpuFabricInfo_v2_t, nvmlGpuFabricInfo_v3_t,
@@ -15,9 +17,10 @@ use nvml_wrapper_sys::bindings::{
 };
 
 use super::error::{Code, Error};
+use crate::device::ParseError;
 
 /// Bytes for a product name. nvml.h promises 96 with the terminator; twice that costs nothing and lets a longer one in.
-const NAME_BYTES: usize = 192;
+const NAME_BYTES: u32 = 192;
 
 /// A GPU of this library, by the index it has in this boot.
 pub(super) struct Handle<'n> {
@@ -102,8 +105,8 @@ impl<'n> Handle<'n> {
     }
 
     pub(super) fn name(&self) -> Result<String, Error> {
-        let mut text: [c_char; NAME_BYTES] = [0; NAME_BYTES];
-        call!(self, nvmlDeviceGetName(text.as_mut_ptr(), NAME_BYTES as u32))?;
+        let mut text: [c_char; NAME_BYTES as usize] = [0; NAME_BYTES as usize];
+        call!(self, nvmlDeviceGetName(text.as_mut_ptr(), NAME_BYTES))?;
         self.text("nvmlDeviceGetName", &text)
     }
 
@@ -239,11 +242,16 @@ impl<'n> Handle<'n> {
     }
 
     /// An answer of `call` that cannot be used.
-    pub(super) fn nonsense(&self, call: &'static str, answer: impl ToString, expected: &'static str) -> Error {
+    pub(super) fn nonsense(&self, call: &'static str, answer: &dyn Display, expected: &'static str) -> Error {
         Error::Answer { call, gpu: Some(self.label.clone()), answer: answer.to_string(), expected }
     }
 
-    fn error(&self, call: &'static str, error: nvml_wrapper::error::NvmlError) -> Error {
+    /// A text that `call` answered and that is not what it should be.
+    pub(super) fn unparsable(&self, call: &'static str, error: &ParseError) -> Error {
+        self.nonsense(call, &format_args!("{:?}", error.text), error.expected)
+    }
+
+    fn error(&self, call: &'static str, error: NvmlError) -> Error {
         Error::from_wrapper(call, Some(&self.label), error)
     }
 
@@ -251,7 +259,7 @@ impl<'n> Handle<'n> {
     fn text(&self, call: &'static str, buffer: &[c_char]) -> Result<String, Error> {
         let bytes: Vec<u8> = buffer.iter().map(|c| c.to_ne_bytes()[0]).take_while(|byte| *byte != 0).collect();
         String::from_utf8(bytes).map_err(|error| {
-            self.nonsense(call, format!("{:?}", error.as_bytes().escape_ascii().to_string()), "UTF-8 text")
+            self.nonsense(call, &format_args!("\"{}\"", error.as_bytes().escape_ascii()), "UTF-8 text")
         })
     }
 }

@@ -13,7 +13,7 @@ pub fn bytes(count: u64) -> String {
     }
     let mut rest = count;
     let mut power = 0;
-    while rest != 0 && rest % 1024 == 0 {
+    while rest != 0 && rest.is_multiple_of(1024) {
         rest /= 1024;
         power += 1;
     }
@@ -61,7 +61,7 @@ mod tests {
             let at = SUFFIXES.iter().position(|suffix| *suffix == &text[digits.len()..]).unwrap();
             let rest: u64 = digits.parse().unwrap();
             prop_assert_eq!(rest << (10 * at), count);
-            prop_assert!(rest == 0 || rest % 1024 != 0);
+            prop_assert!(rest == 0 || !rest.is_multiple_of(1024));
         }
     }
 }
