@@ -182,7 +182,7 @@ impl Inventory {
             if current.as_deref() == Some(&node) {
                 return false;
             }
-            tracing::info!(gpus = node.gpus.len(), driver = node.driver.version, "the node's GPUs are known anew");
+            tracing::info!(gpus = node.gpus.len(), driver = node.driver.version, "the node's GPUs have changed");
             *current = Some(Arc::new(node));
             true
         });

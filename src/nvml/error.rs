@@ -52,7 +52,7 @@ pub enum Error {
         expected: &'static str,
     },
     /// No answer in time. The call may still end, and have its effect, later.
-    #[error("NVML did not {act} within {} s", within.as_secs())]
+    #[error("NVML did not {act} within {within:?}")]
     Deadline {
         /// What was to be done, as a verb: "read the GPUs".
         act: &'static str,

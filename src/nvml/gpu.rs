@@ -74,12 +74,13 @@ pub fn scan(nvml: &Nvml) -> Result<Scan, Error> {
 fn read(gpu: &Handle<'_>) -> Result<(Facts, Vec<LeftOut>), Error> {
     let uuid = uuid(gpu)?;
     let mut notes = Notes::new(uuid.to_string());
+    let architecture = notes.fact("architecture", known_architecture(gpu))?;
     let facts = Facts {
         minor: gpu.minor()?,
         pci: pci(gpu)?,
         product_name: notes.fact("product name", gpu.name())?,
         brand: notes.fact("brand", known_brand(gpu))?,
-        architecture: notes.fact("architecture", known_architecture(gpu))?,
+        architecture,
         cuda_compute_capability: notes.fact("CUDA compute capability", compute_capability(gpu))?,
         memory_bytes: notes.fact("memory size", gpu.memory())?,
         addressing_mode: notes.feature("addressing mode", addressing_mode(gpu))?,
@@ -87,7 +88,7 @@ fn read(gpu: &Handle<'_>) -> Result<(Facts, Vec<LeftOut>), Error> {
             Some(enabled) => Mig { capable: true, enabled },
             None => Mig::default(),
         },
-        links: link::read(gpu, &mut notes)?,
+        links: link::read(gpu, architecture, &mut notes)?,
         fabric: notes.feature("NVLink fabric", gpu.fabric())?.and_then(membership),
         uuid,
     };

@@ -213,6 +213,7 @@ impl<'n> Handle<'n> {
         Ok(state == 1)
     }
 
+    /// `nvmlNvlinkVersion_t`
     pub(super) fn link_version(&self, link: u32) -> Result<u32, Error> {
         let mut version = 0;
         call!(self, nvmlDeviceGetNvLinkVersion(link, &raw mut version))?;

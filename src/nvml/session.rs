@@ -13,7 +13,8 @@
 //!
 //! After a driver upgrade the loaded library answers LIB_RM_VERSION_MISMATCH and never recovers, and the loader hands
 //! out that same library for as long as anyone holds it. So a stale library is closed once its last call has ended,
-//! and the next call opens what lies at the path by then.
+//! and the next call opens what lies at the path by then. A call that hangs for ever holds its library for ever: then
+//! all later calls miss their deadlines, and only a restart of the process helps.
 
 use std::ffi::OsString;
 use std::mem::ManuallyDrop;
