@@ -11,7 +11,9 @@ pub mod model;
 pub mod name;
 pub mod nvlink;
 
+use std::error::Error;
 use std::fmt;
+use std::iter;
 
 pub use name::DeviceName;
 
@@ -144,6 +146,15 @@ pub struct Place {
     pub iommu_group: Option<u32>,
 }
 
+/// A fact, an attribute or a GPU that is not offered, and why. For people.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct LeftOut {
+    /// What is missing, with its owner: "the brand of GPU-e86cb44c-…".
+    pub what: String,
+    /// Why, as a sentence without a full stop.
+    pub why: String,
+}
+
 /// Text that is not what it should be. Values from NVML and sysfs are data, not truth.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is not {expected}")]
@@ -152,6 +163,16 @@ pub struct ParseError {
     pub text: String,
     /// What it should have been, with its article: "a PCI address".
     pub expected: &'static str,
+}
+
+// === impl LeftOut ===
+
+impl LeftOut {
+    /// With an error and its causes as the reason.
+    pub fn new(what: impl Into<String>, error: &(dyn Error + 'static)) -> Self {
+        let causes = iter::successors(Some(error), |error| (*error).source());
+        Self { what: what.into(), why: causes.map(ToString::to_string).collect::<Vec<_>>().join(": ") }
+    }
 }
 
 // === impl GpuUuid ===

@@ -1,10 +1,260 @@
 //! Finds the node's GPUs: NVML and sysfs → [`device::Node`](crate::device::Node).
+//!
+//! ```text
+//!  nvml::gpu::scan ──▶ facts ─┐
+//!  host::pci::place ─▶ place ─┼─▶ Node ──watch──▶ slices, claims
+//!  names.json ───────▶ name ──┘
+//! ```
+//!
+//! The machine is looked at again and again, because links die, fabrics finish training and drivers are upgraded under
+//! a running plugin. What cannot be read at the moment changes nothing: "not known" is not "none".
 
+pub mod names;
+
+use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::watch;
 
-use crate::device::Node;
+use crate::device::{DeviceName, Gpu, LeftOut, Node, Place, attribute};
+use crate::host::{Roots, pci};
+use crate::nvml::gpu::{self, Facts, Scan};
+use crate::nvml::{self, Session};
+
+pub use names::NameMap;
 
 /// What the other rooms see of the inventory: `None` until NVML has answered once.
 pub type Current = watch::Receiver<Option<Arc<Node>>>;
+
+/// Why the last look at the machine failed; `None` while it succeeds.
+pub type Failure = watch::Receiver<Option<String>>;
+
+/// How often the machine is looked at. Links that die or return have to show within a minute; a look takes some
+/// hundred NVML calls of microseconds.
+const LOOK_EVERY: Duration = Duration::from_secs(30);
+
+/// How soon after a failed look: the driver may be starting.
+const RETRY_AFTER: Duration = Duration::from_secs(5);
+
+/// The longest a look may take. NVML can need ten seconds to initialise a driver that nobody keeps loaded, and a GPU
+/// that is resetting stalls calls for as long again.
+const LOOK_WITHIN: Duration = Duration::from_secs(60);
+
+/// Keeps [`Current`] up to date.
+#[derive(Debug)]
+pub struct Inventory {
+    session: Session,
+    roots: Roots,
+    names: NameMap,
+    reported: Reported,
+    current: watch::Sender<Option<Arc<Node>>>,
+    failure: watch::Sender<Option<String>>,
+}
+
+/// One look at the machine.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Discovery {
+    /// What can be offered.
+    pub node: Node,
+    /// What can not, and why.
+    pub left_out: Vec<LeftOut>,
+}
+
+/// What has been logged as left out and still is.
+#[derive(Debug, Default)]
+struct Reported(BTreeSet<LeftOut>);
+
+/// Reads the whole machine once, and names GPUs that are new.
+///
+/// # Errors
+/// When NVML has no answer: then nothing is known, and what was known before still holds.
+pub async fn discover(session: &Session, roots: &Roots, names: &mut NameMap) -> Result<Discovery, nvml::Error> {
+    let sys = roots.sys.clone();
+    // sysfs can block too, so it is read on the same thread.
+    let look = move |nvml: &nvml::Nvml| {
+        let scan = gpu::scan(nvml)?;
+        let place = |gpu: &Facts| pci::place(&sys, gpu.pci, gpu.uuid.as_str());
+        let places: Vec<_> = scan.gpus.iter().map(place).collect();
+        Ok((scan, places))
+    };
+    let (scan, places) = session.call("read the GPUs", LOOK_WITHIN, look).await?;
+    let Scan { driver, gpus, mut left_out } = scan;
+
+    let given = names.assign(&gpus.iter().map(|gpu| (gpu.uuid.clone(), gpu.minor)).collect::<Vec<_>>());
+    // Writes only when there is a new GPU.
+    if let Err(error) = names.save() {
+        left_out.push(LeftOut::new("storing the names of the GPUs", &error));
+    }
+
+    let mut node = Node { driver, gpus: Vec::new() };
+    for (facts, (place, unknown)) in gpus.into_iter().zip(places) {
+        let why = match given.get(&facts.uuid) {
+            Some(_) if node.gpus.iter().any(|gpu| gpu.uuid == facts.uuid) => "another GPU has the same UUID",
+            Some(name) => {
+                left_out.extend(unknown);
+                node.gpus.push(with_place(facts, name.clone(), place));
+                continue;
+            }
+            None => "there is no free name for it",
+        };
+        left_out.push(LeftOut { what: format!("{} at {}", facts.uuid, facts.pci), why: why.to_owned() });
+    }
+    node.gpus.sort_by(|a, b| a.name.cmp(&b.name));
+
+    for (gpu, attributes) in node.gpus.iter().zip(attribute::of_node(&node)) {
+        left_out.extend(attributes.left_out);
+        if gpu.mig.enabled {
+            let why = "it is in MIG mode, and cannot be used as a whole";
+            left_out.push(LeftOut { what: format!("{} ({})", gpu.name, gpu.uuid), why: why.to_owned() });
+        }
+    }
+    Ok(Discovery { node, left_out })
+}
+
+fn with_place(facts: Facts, name: DeviceName, place: Place) -> Gpu {
+    let Facts {
+        uuid,
+        minor,
+        pci,
+        product_name,
+        brand,
+        architecture,
+        cuda_compute_capability,
+        memory_bytes,
+        addressing_mode,
+        mig,
+        links,
+        fabric,
+    } = facts;
+    Gpu {
+        name,
+        uuid,
+        minor,
+        pci,
+        product_name,
+        brand,
+        architecture,
+        cuda_compute_capability,
+        memory_bytes,
+        addressing_mode,
+        mig,
+        links,
+        fabric,
+        place,
+    }
+}
+
+// === impl Inventory ===
+
+impl Inventory {
+    /// An inventory that has not looked yet.
+    pub fn new(session: Session, roots: Roots, names: NameMap) -> (Self, Current, Failure) {
+        let (current, receive_current) = watch::channel(None);
+        let (failure, receive_failure) = watch::channel(None);
+        let reported = Reported::default();
+        (Self { session, roots, names, reported, current, failure }, receive_current, receive_failure)
+    }
+
+    /// Looks for ever. Drop the future to stop.
+    pub async fn run(mut self) {
+        loop {
+            let pause = if self.look().await { LOOK_EVERY } else { RETRY_AFTER };
+            tokio::time::sleep(pause).await;
+        }
+    }
+
+    /// Looks once, logs what is new and passes it on. `false` where nothing was learnt.
+    pub async fn look(&mut self) -> bool {
+        let discovery = match discover(&self.session, &self.roots, &mut self.names).await {
+            Ok(discovery) => discovery,
+            Err(error) => {
+                self.fail(&error);
+                return false;
+            }
+        };
+        if self.failure.send_replace(None).is_some() {
+            tracing::info!("NVML answers again");
+        }
+        self.reported.log(discovery.left_out);
+        let node = discovery.node;
+        self.current.send_if_modified(|current| {
+            if current.as_deref() == Some(&node) {
+                return false;
+            }
+            tracing::info!(gpus = node.gpus.len(), driver = node.driver.version, "the node's GPUs have changed");
+            *current = Some(Arc::new(node));
+            true
+        });
+        true
+    }
+
+    /// Logged once for each reason.
+    fn fail(&self, error: &nvml::Error) {
+        let reason = error.to_string();
+        self.failure.send_if_modified(|failure| {
+            let new = failure.as_deref() != Some(&reason);
+            if new {
+                tracing::error!(reason, "cannot read the GPUs; what is published stays, and the look is repeated");
+                *failure = Some(reason);
+            }
+            new
+        });
+    }
+}
+
+// === impl Reported ===
+
+impl Reported {
+    /// Logs what was not left out before, and what no longer is.
+    fn log(&mut self, left_out: Vec<LeftOut>) {
+        let (new, over) = self.update(left_out);
+        for LeftOut { what, why } in new {
+            tracing::warn!(what, why, "left out");
+        }
+        for LeftOut { what, .. } in over {
+            tracing::info!(what, "no longer left out");
+        }
+    }
+
+    fn update(&mut self, left_out: Vec<LeftOut>) -> (Vec<LeftOut>, Vec<LeftOut>) {
+        let before = std::mem::replace(&mut self.0, left_out.into_iter().collect());
+        let still = |what: &str| self.0.iter().any(|note| note.what == what);
+        let over = before.difference(&self.0).filter(|note| !still(&note.what)).cloned().collect();
+        (self.0.difference(&before).cloned().collect(), over)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn note(what: &str, why: &str) -> LeftOut {
+        LeftOut { what: what.to_owned(), why: why.to_owned() }
+    }
+
+    #[test]
+    fn each_thing_left_out_is_reported_once_per_change() {
+        let mut reported = Reported::default();
+        let brand = note("the brand of GPU-a", "NOT_SUPPORTED");
+        assert_eq!(reported.update(vec![brand.clone(), brand.clone()]), (vec![brand.clone()], vec![]));
+        assert_eq!(reported.update(vec![brand.clone()]), (vec![], vec![]));
+        let other_reason = note("the brand of GPU-a", "UNKNOWN");
+        assert_eq!(reported.update(vec![other_reason.clone()]), (vec![other_reason.clone()], vec![]));
+        assert_eq!(reported.update(vec![]), (vec![], vec![other_reason]));
+        assert_eq!(reported.update(vec![brand.clone()]), (vec![brand], vec![]));
+    }
+
+    #[tokio::test]
+    async fn a_machine_without_nvml_is_not_known_rather_than_empty() {
+        let directory = tempfile::tempdir().unwrap();
+        let root = directory.path().to_owned();
+        let roots = Roots { sys: root.join("sys"), proc: root.join("proc"), dev: root.join("dev") };
+        let session = Session::new(Some(root.join("libnvidia-ml.so.1")));
+        let (mut inventory, current, failure) =
+            Inventory::new(session, roots, NameMap::load(directory.path()).unwrap());
+        assert!(!inventory.look().await);
+        assert_eq!(*current.borrow(), None);
+        assert!(failure.borrow().as_ref().unwrap().contains("libnvidia-ml.so.1"));
+    }
+}

@@ -1,1 +1,24 @@
 //! EDGE to NVML, the driver's management library. The only unsafe code.
+//!
+//! ```text
+//!  inventory ──▶ session   one loaded library, calls on threads of their own with a deadline, reload after an upgrade
+//!                   │
+//!                   ▼
+//!                  gpu     every GPU's facts, each on its own: one that fails costs itself
+//!                   │
+//!                   ▼
+//!              link, raw   calls that nvml-wrapper gets wrong or does not have, as plain numbers
+//! ```
+//!
+//! What NVML answers is data, never a reason to panic: return codes that are newer than we are, enum values without a
+//! name, strings that are not UTF-8, functions that this driver does not have.
+
+pub mod error;
+pub mod gpu;
+mod link;
+mod raw;
+pub mod session;
+
+pub use error::{Code, Error};
+pub use nvml_wrapper::Nvml;
+pub use session::Session;

@@ -3,10 +3,12 @@
 //! Pure. [`cluster`](crate::cluster) turns a [`Pool`] into objects of whichever API version the server speaks. The same
 //! node gives the same pool, to the byte, so that an unchanged node writes nothing.
 
+pub mod quantity;
+
 use std::collections::BTreeMap;
 
-use crate::device::attribute::Value;
-use crate::device::{DeviceName, Node};
+use crate::device::attribute::{self, Value};
+use crate::device::{DeviceName, Gpu, Node};
 
 /// All slices of this node.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,8 +37,122 @@ pub struct Device {
     pub capacity: BTreeMap<&'static str, String>,
 }
 
-/// Lays out a node's devices.
+/// The API takes 128 devices, but 64 as soon as one of them has a taint, and a slice must not have to be split at the
+/// moment its device falls ill.
+const MAX_DEVICES: usize = 64;
+
+/// Lays out a node's devices, sorted by name.
+///
+/// A GPU in MIG mode is not offered: nobody can use it as a whole.
 pub fn pool(name: &str, node: &Node) -> Pool {
-    let _ = node;
-    Pool { name: name.to_owned(), slices: vec![Slice::default()] }
+    let mut devices: Vec<_> = node
+        .gpus
+        .iter()
+        .zip(attribute::of_node(node))
+        .filter(|(gpu, _)| !gpu.mig.enabled)
+        .map(|(gpu, attributes)| Device {
+            name: gpu.name.clone(),
+            attributes: attributes.values,
+            capacity: capacity(gpu),
+        })
+        .collect();
+    devices.sort_by(|a, b| a.name.cmp(&b.name));
+    let mut slices: Vec<_> = devices.chunks(MAX_DEVICES).map(|devices| Slice { devices: devices.to_vec() }).collect();
+    if slices.is_empty() {
+        slices.push(Slice::default());
+    }
+    Pool { name: name.to_owned(), slices }
+}
+
+/// `memory` as NVIDIA's driver publishes it: the whole frame buffer. Absent where CPU and GPU share one memory.
+fn capacity(gpu: &Gpu) -> BTreeMap<&'static str, String> {
+    gpu.memory_bytes.map(|memory| ("memory", quantity::bytes(memory))).into_iter().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::device::{Driver, GpuUuid, Link, Mig, PciAddress, Peer, Place};
+
+    fn gpu(number: u32) -> Gpu {
+        let bus = u8::try_from(number % 256).unwrap();
+        Gpu {
+            name: DeviceName::gpu(number),
+            uuid: GpuUuid::parse(&format!("GPU-{number:08}")).unwrap(),
+            minor: number,
+            pci: PciAddress { domain: number / 256, bus, device: 0, function: 0 },
+            product_name: Some("NVIDIA A100-SXM4-80GB".to_owned()),
+            brand: Some("Nvidia"),
+            architecture: Some("Ampere"),
+            cuda_compute_capability: Some((8, 0)),
+            memory_bytes: Some(80 << 30),
+            addressing_mode: None,
+            mig: Mig { capable: true, enabled: false },
+            links: vec![Link { version: Some(3), peer: Peer::Switch }; 12],
+            fabric: None,
+            place: Place { pcie_root: Some("pci0000:00".to_owned()), numa_node: Some(1), iommu_group: Some(3) },
+        }
+    }
+
+    fn node(numbers: impl IntoIterator<Item = u32>) -> Node {
+        let driver = Driver { version: Some("570.148.08".to_owned()), cuda_version: Some(12080) };
+        Node { driver, gpus: numbers.into_iter().map(gpu).collect() }
+    }
+
+    fn names(slice: &Slice) -> Vec<&str> {
+        slice.devices.iter().map(|device| device.name.as_str()).collect()
+    }
+
+    #[test]
+    fn a_node_without_gpus_publishes_one_empty_slice() {
+        assert_eq!(pool("node-a", &node([])), Pool { name: "node-a".to_owned(), slices: vec![Slice::default()] });
+    }
+
+    #[test]
+    fn devices_are_sorted_as_people_count() {
+        let pool = pool("node-a", &node([10, 2, 0, 1]));
+        assert_eq!(names(&pool.slices[0]), ["gpu-0", "gpu-1", "gpu-2", "gpu-10"]);
+        assert_eq!(pool.slices[0].devices[0].capacity["memory"], "80Gi");
+    }
+
+    #[test]
+    fn the_65th_device_starts_a_new_slice() {
+        assert_eq!(pool("node-a", &node(0..64)).slices.len(), 1);
+        let pool = pool("node-a", &node(0..65));
+        assert_eq!(pool.slices.iter().map(|slice| slice.devices.len()).collect::<Vec<_>>(), [64, 1]);
+        assert_eq!(names(&pool.slices[1]), ["gpu-64"]);
+    }
+
+    #[test]
+    fn a_gpu_in_mig_mode_is_not_offered_as_a_whole() {
+        let mut node = node([0, 1]);
+        node.gpus[0].mig.enabled = true;
+        assert_eq!(names(&pool("node-a", &node).slices[0]), ["gpu-1"]);
+    }
+
+    #[test]
+    fn a_gpu_of_unknown_memory_has_no_capacity() {
+        let mut node = node([0]);
+        node.gpus[0].memory_bytes = None;
+        assert!(pool("node-a", &node).slices[0].devices[0].capacity.is_empty());
+    }
+
+    proptest! {
+        // Up to 80 GPUs, all linked: a few dozen suffice, and take a second.
+        #![proptest_config(ProptestConfig::with_cases(32))]
+
+        #[test]
+        fn the_order_of_discovery_changes_nothing(mut numbers in proptest::collection::btree_set(0_u32..300, 0..80)) {
+            let forward = pool("node-a", &node(numbers.iter().copied()));
+            let backward = pool("node-a", &node(numbers.iter().rev().copied()));
+            prop_assert_eq!(&forward, &backward);
+            for device in forward.slices.iter().flat_map(|slice| &slice.devices) {
+                prop_assert!(device.attributes.len() + device.capacity.len() <= 32);
+                prop_assert!(numbers.remove(&device.name.as_str()["gpu-".len()..].parse().unwrap()));
+            }
+            prop_assert!(numbers.is_empty());
+        }
+    }
 }

@@ -1,11 +1,12 @@
 //! The names that devices are published under.
 
+use std::cmp::Ordering;
 use std::fmt;
 
 use super::ParseError;
 
-/// A name of a device in a slice: a DNS label, for example `gpu-0`.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
+/// A name of a device in a slice: a DNS label, for example `gpu-0`. Ordered as people count: `gpu-2` before `gpu-10`.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct DeviceName(String);
 
@@ -37,6 +38,19 @@ impl DeviceName {
     }
 }
 
+impl Ord for DeviceName {
+    fn cmp(&self, other: &Self) -> Ordering {
+        // Names that differ in leading zeros only are still two names.
+        natural(&self.0, &other.0).then_with(|| self.0.cmp(&other.0))
+    }
+}
+
+impl PartialOrd for DeviceName {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
 impl fmt::Display for DeviceName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
@@ -57,8 +71,40 @@ impl From<DeviceName> for String {
     }
 }
 
+/// Compares runs of digits as numbers of any length, everything else byte by byte.
+fn natural(a: &str, b: &str) -> Ordering {
+    let (mut a, mut b) = (a, b);
+    loop {
+        let (number_a, number_b) = (leading_number(a), leading_number(b));
+        let (rest_a, rest_b) = (&a[number_a.len()..], &b[number_b.len()..]);
+        if number_a.is_empty() || number_b.is_empty() {
+            let (Some(&byte_a), Some(&byte_b)) = (a.as_bytes().first(), b.as_bytes().first()) else {
+                return a.len().cmp(&b.len());
+            };
+            if byte_a != byte_b {
+                return byte_a.cmp(&byte_b);
+            }
+            // Labels are ASCII: one byte is one character.
+            (a, b) = (&a[1..], &b[1..]);
+            continue;
+        }
+        let (value_a, value_b) = (number_a.trim_start_matches('0'), number_b.trim_start_matches('0'));
+        let order = value_a.len().cmp(&value_b.len()).then_with(|| value_a.cmp(value_b));
+        if order.is_ne() {
+            return order;
+        }
+        (a, b) = (rest_a, rest_b);
+    }
+}
+
+fn leading_number(text: &str) -> &str {
+    &text[..text.bytes().take_while(u8::is_ascii_digit).count()]
+}
+
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
@@ -66,6 +112,31 @@ mod tests {
         assert_eq!(DeviceName::parse("gpu-0-mig-1g5gb-19-6").unwrap().as_str(), "gpu-0-mig-1g5gb-19-6");
         for text in ["", "-a", "a-", "A", "a.b", "a/b", &"a".repeat(64)] {
             assert!(DeviceName::parse(text).is_err(), "{text:?} was accepted");
+        }
+    }
+
+    #[test]
+    fn names_are_ordered_as_people_count() {
+        let sorted = ["gpu-0", "gpu-0-mig-1g5gb-19-6", "gpu-2", "gpu-2-mig-1g5gb-19-10", "gpu-02", "gpu-10", "gpu-a"];
+        let mut names: Vec<_> = sorted.iter().rev().map(|name| DeviceName::parse(name).unwrap()).collect();
+        names.sort();
+        assert_eq!(
+            names.iter().map(DeviceName::as_str).collect::<Vec<_>>(),
+            ["gpu-0", "gpu-0-mig-1g5gb-19-6", "gpu-02", "gpu-2", "gpu-2-mig-1g5gb-19-10", "gpu-10", "gpu-a"]
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn the_order_is_total(mut names in proptest::collection::vec("[a-b0-2]{1,3}(-[0-2]{1,3}){0,2}", 0..12)) {
+            let parse = |names: &[String]| names.iter().map(|name| DeviceName::parse(name).unwrap()).collect::<Vec<_>>();
+            let mut once = parse(&names);
+            once.sort();
+            names.reverse();
+            let mut again = parse(&names);
+            again.sort();
+            prop_assert_eq!(&once, &again);
+            prop_assert!(once.windows(2).all(|pair| (pair[0] == pair[1]) == pair[0].cmp(&pair[1]).is_eq()));
         }
     }
 }

@@ -1,0 +1,200 @@
+//! One initialised NVML library for the process's life.
+//!
+//! Initialising NVML can take ten seconds and a call can hang in the kernel for ever, so calls run on threads of their
+//! own and are waited for with a deadline. A thread that hangs is given up, and counted: once all are taken, callers
+//! get their deadline's error without a new thread. The threads are detached, so that none of them delays the end of
+//! the process.
+//!
+//! ```text
+//!  call(act, within, f) ─▶ a free thread? ─▶ thread: open the library if it is not ─▶ f(&Nvml) ─▶ answer
+//!                              │                                                        │
+//!                              └── none until the deadline: Error::Deadline             └── stale code: close it
+//! ```
+//!
+//! After a driver upgrade the loaded library answers LIB_RM_VERSION_MISMATCH and never recovers, and the loader hands
+//! out that same library for as long as anyone holds it. So a stale library is closed once its last call has ended,
+//! and the next call opens what lies at the path by then. A call that hangs for ever holds its library for ever: then
+//! all later calls miss their deadlines, and only a restart of the process helps.
+
+use std::ffi::OsString;
+use std::mem::ManuallyDrop;
+use std::path::PathBuf;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::thread;
+use std::time::Duration;
+
+use nvml_wrapper::Nvml;
+use nvml_wrapper::bitmasks::InitFlags;
+use nvml_wrapper::error::NvmlError;
+use tokio::sync::{Semaphore, oneshot};
+use tokio::time::{Instant, timeout_at};
+
+use super::error::{Code, Error};
+
+/// Where the loader finds NVML on a machine with the driver's libraries in its search path.
+const DEFAULT_LIBRARY: &str = "libnvidia-ml.so.1";
+
+/// Threads inside NVML at one time. One call for each GPU of the usual machine; and few enough that a driver which
+/// hangs costs 8 stacks, not a thread for each attempt.
+const MAX_THREADS: usize = 8;
+
+/// An NVML library. Nothing is loaded before the first call. Clones share it.
+#[derive(Debug, Clone)]
+pub struct Session {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    /// A file, or a name that the loader looks up.
+    path: OsString,
+    threads: Arc<Semaphore>,
+    /// Read-locked by every call in progress: whoever write-locks it is the library's only user.
+    slot: RwLock<Slot>,
+}
+
+#[derive(Debug, Default)]
+struct Slot {
+    /// Never shut down when the process ends: the kernel cleans up, and a hanging driver would delay the end.
+    library: Option<ManuallyDrop<Nvml>>,
+    /// How often a library was opened. Tells a call that ended late whether the library is still the one it used.
+    generation: u64,
+}
+
+// === impl Session ===
+
+impl Session {
+    /// A session on the library file at `path`; without one, on what the loader finds as `libnvidia-ml.so.1`.
+    pub fn new(path: Option<PathBuf>) -> Self {
+        let path = path.map_or_else(|| DEFAULT_LIBRARY.into(), PathBuf::into_os_string);
+        let threads = Arc::new(Semaphore::new(MAX_THREADS));
+        Self { shared: Arc::new(Shared { path, threads, slot: RwLock::default() }) }
+    }
+
+    /// Runs `f` with the library and waits up to `within` for its answer. `act` says what it does, as a verb with its
+    /// object: "read the GPUs".
+    ///
+    /// Whoever stops waiting, by the deadline or by dropping the future, does not stop `f`: what it does it may still
+    /// do later.
+    ///
+    /// # Errors
+    /// Those of `f`, of opening the library (tried again by the next call), and [`Error::Deadline`].
+    pub async fn call<T, F>(&self, act: &'static str, within: Duration, f: F) -> Result<T, Error>
+    where
+        F: FnOnce(&Nvml) -> Result<T, Error> + Send + 'static,
+        T: Send + 'static,
+    {
+        let deadline = Instant::now() + within;
+        let threads = Arc::clone(&self.shared.threads);
+        let Ok(Ok(permit)) = timeout_at(deadline, threads.acquire_owned()).await else {
+            return Err(Error::Deadline { act, within });
+        };
+        let (sender, answer) = oneshot::channel();
+        let shared = Arc::clone(&self.shared);
+        let run = move || {
+            let result = shared.run(f);
+            drop(permit);
+            // Nobody waits any more if the deadline has passed.
+            let _ = sender.send(result);
+        };
+        let lost = |reason: String| Error::Lost { act, reason };
+        thread::Builder::new().name("nvml".to_owned()).spawn(run).map_err(|error| lost(error.to_string()))?;
+        match timeout_at(deadline, answer).await {
+            Ok(Ok(result)) => result,
+            Ok(Err(_)) => Err(lost("its thread panicked".to_owned())),
+            Err(_) => Err(Error::Deadline { act, within }),
+        }
+    }
+}
+
+// === impl Shared ===
+
+impl Shared {
+    fn run<T>(&self, f: impl FnOnce(&Nvml) -> Result<T, Error>) -> Result<T, Error> {
+        loop {
+            let slot = self.slot.read().unwrap_or_else(PoisonError::into_inner);
+            if let Some(library) = &slot.library {
+                let result = f(library);
+                let generation = slot.generation;
+                drop(slot);
+                if let Err(error) = &result
+                    && error.is_stale()
+                {
+                    self.close(generation);
+                }
+                return result;
+            }
+            drop(slot);
+            self.open()?;
+        }
+    }
+
+    fn open(&self) -> Result<(), Error> {
+        let mut slot = self.slot.write().unwrap_or_else(PoisonError::into_inner);
+        if slot.library.is_none() {
+            let nvml = self.load(InitFlags::empty()).or_else(|error| match error.code() {
+                // A machine whose last GPU went away is a machine with zero GPUs, not a failure.
+                Some(Code::NOT_FOUND | Code::GPU_NOT_FOUND) => self.load(InitFlags::NO_GPUS),
+                _ => Err(error),
+            })?;
+            tracing::info!(
+                library = %self.path.display(),
+                driver = nvml.sys_driver_version().ok(),
+                "opened the NVML library"
+            );
+            slot.library = Some(ManuallyDrop::new(nvml));
+            slot.generation += 1;
+        }
+        Ok(())
+    }
+
+    fn load(&self, flags: InitFlags) -> Result<Nvml, Error> {
+        let call = if flags.is_empty() { "nvmlInit_v2" } else { "nvmlInitWithFlags" };
+        let nvml = Nvml::builder().lib_path(&self.path).flags(flags).init().map_err(|error| match error {
+            NvmlError::LibloadingError(error) => {
+                Error::Library { path: self.path.display().to_string(), reason: error.to_string() }
+            }
+            error => Error::from_wrapper(call, None, error),
+        })?;
+        if nvml.lib().nvmlShutdown.is_err() {
+            // Dropping such a library panics.
+            std::mem::forget(nvml);
+            return Err(Error::Symbol { call: "nvmlShutdown" });
+        }
+        Ok(nvml)
+    }
+
+    /// Waits for the last user and closes the library, unless it is another one by now.
+    fn close(&self, generation: u64) {
+        let mut slot = self.slot.write().unwrap_or_else(PoisonError::into_inner);
+        if slot.generation == generation
+            && let Some(library) = slot.library.take()
+        {
+            drop(ManuallyDrop::into_inner(library));
+            tracing::info!("closed the NVML library: the driver under it was unloaded or replaced");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    #[tokio::test]
+    async fn a_missing_library_is_an_error_of_each_call() {
+        let session = Session::new(Some("/nowhere/libnvidia-ml.so.1".into()));
+        for _ in 0..=MAX_THREADS {
+            let error = session.call("count the GPUs", LONG, |_| Ok(())).await.unwrap_err();
+            assert!(matches!(&error, Error::Library { path, .. } if path == "/nowhere/libnvidia-ml.so.1"), "{error}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_library_that_is_not_nvml_is_an_error() {
+        let session = Session::new(Some("libm.so.6".into()));
+        let error = session.call("count the GPUs", LONG, |_| Ok(())).await.unwrap_err();
+        assert_eq!(error, Error::Symbol { call: "nvmlInit_v2" });
+    }
+}
