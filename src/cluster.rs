@@ -1,22 +1,89 @@
-//! EDGE to the Kubernetes API.
+//! EDGE to the Kubernetes API: claims come in, slices go out.
+//!
+//! ```text
+//!            kubelet's call                                       what the node has
+//!                  │                                                      │ watch::Receiver<Option<Pool>>
+//!          Cluster::claim ──┐                                    Publisher::run ──▶ watch::Receiver<Published>
+//!                  │        │                                             │
+//!               claims      │  version: which resource.k8s.io?    slices: desired, changes (pure)
+//!           JSON ─▶ Claim   │  wire: v1 ◀─▶ v1beta1 (pure)                │
+//!                           ▼                                             ▼
+//!                        request: one bounded call, one error ◀───────────┘
+//!                           │
+//!                        client: kubeconfig or service account, TLS, no retries
+//! ```
+//!
+//! Nothing here needs the API server at start: the first call finds out which versions it speaks. What it answers is
+//! checked like any other input.
 
-use crate::claim::{Claim, ClaimName, ClaimUid};
+mod claims;
+mod client;
+pub mod publisher;
+mod request;
+pub mod slices;
+mod version;
+pub mod wire;
 
-/// A connection to the API server. Cheap to clone.
-#[derive(Clone)]
-pub struct Cluster {
-    client: kube::Client,
-    driver: String,
+#[cfg(test)]
+mod fake;
+
+use std::path::PathBuf;
+
+pub use claims::ClaimError;
+pub use client::ConnectError;
+pub use publisher::{Metrics, Published, Publisher};
+pub use request::{Refusal, RequestError};
+pub use version::Version;
+
+use request::Requests;
+use version::Negotiated;
+
+/// Where the API server is, and who we are in the cluster.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// How to reach the API server; `None` takes the pod's service account.
+    pub kubeconfig: Option<PathBuf>,
+    /// The driver's name, as claims and slices spell it.
+    pub driver: String,
+    /// The name of this node's Node object.
+    pub node: String,
 }
 
-/// Why a claim could not be read. The message reaches the pod's events.
-#[derive(Debug, thiserror::Error)]
-pub enum ClaimError {}
+/// A connection to the API server. Cheap to clone; all clones share connections and the negotiated version.
+#[derive(Clone)]
+pub struct Cluster {
+    requests: Requests,
+    negotiated: Negotiated,
+    driver: String,
+    node: String,
+}
+
+// === impl Cluster ===
 
 impl Cluster {
-    /// Reads a claim live and keeps what is ours.
-    pub async fn claim(&self, name: &ClaimName, uid: &ClaimUid) -> Result<Claim, ClaimError> {
-        let _ = (&self.client, &self.driver, name, uid);
-        std::future::pending().await
+    /// Reads settings and credentials. Makes no request: the API server may be down.
+    pub async fn connect(settings: &Settings) -> Result<Self, ConnectError> {
+        for (what, text) in [("driver", &settings.driver), ("node", &settings.node)] {
+            if !is_name(text) {
+                return Err(ConnectError::Name { what, text: text.clone() });
+            }
+        }
+        let client = client::client(settings.kubeconfig.as_deref()).await?;
+        Ok(Self::new(client, &settings.driver, &settings.node))
     }
+
+    fn new(client: kube::Client, driver: &str, node: &str) -> Self {
+        Self {
+            requests: Requests::new(client),
+            negotiated: Negotiated::default(),
+            driver: driver.to_owned(),
+            node: node.to_owned(),
+        }
+    }
+}
+
+/// Whether a text has only characters of DNS subdomains, so that it can stand in a path and in a selector.
+fn is_name(text: &str) -> bool {
+    let plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-' || b == b'.';
+    (1..=253).contains(&text.len()) && text.bytes().all(plain) && !matches!(text, "." | "..")
 }

@@ -1,0 +1,249 @@
+use serde_json::json;
+
+use super::*;
+use crate::cluster::fake::{DRIVER, Fake, Fault};
+
+const PATH: &str = "namespaces/team-a/resourceclaims/two-gpus";
+
+fn name() -> ClaimName {
+    ClaimName { namespace: "team-a".into(), name: "two-gpus".into() }
+}
+
+fn uid() -> ClaimUid {
+    ClaimUid::parse("4f1c0f5e-9a3b-4a43-8f0c-2f9f1f0a7b11").unwrap()
+}
+
+fn with_devices(devices: &Value) -> Value {
+    json!({"metadata": {"uid": uid().as_str()}, "status": {"allocation": {"devices": devices}}})
+}
+
+fn result_of(driver: &str, device: &str) -> Value {
+    json!({"request": "gpus", "driver": driver, "pool": "node-a", "device": device})
+}
+
+fn a_claim() -> Value {
+    with_devices(&json!({"results": [result_of(DRIVER, "gpu-0")]}))
+}
+
+fn read(document: Value) -> Result<Claim, ClaimError> {
+    parse(document, &name(), &uid(), DRIVER)
+}
+
+async fn fetch(fake: &Fake) -> Result<Claim, ClaimError> {
+    fake.cluster().claim(&name(), &uid()).await
+}
+
+#[test]
+fn only_what_names_our_driver_is_kept_in_the_order_of_the_allocation() {
+    let claim = read(with_devices(&json!({
+        "fieldOfTomorrow": {},
+        "results": [
+            {"request": "main/small", "driver": DRIVER, "pool": "node-a/gpu", "device": "gpu-3", "tolerations": []},
+            {"request": 5, "driver": "nic.example.com"},
+            {"request": "look", "driver": DRIVER, "pool": "node-a", "device": "gpu-1", "adminAccess": true,
+             "shareID": "0b6f8a2e-1111-4222-8333-444455556666"},
+        ],
+    })))
+    .unwrap();
+    let devices: Vec<_> = claim.results.iter().map(|result| result.device.as_str()).collect();
+    assert_eq!(devices, ["gpu-3", "gpu-1"]);
+    assert_eq!((claim.results[0].request.as_str(), claim.results[0].pool.as_str()), ("main/small", "node-a/gpu"));
+    assert_eq!((claim.results[0].admin_access, &claim.results[0].share_id), (false, &None));
+    assert!(claim.results[1].admin_access);
+    assert_eq!(claim.results[1].share_id.as_deref(), Some("0b6f8a2e-1111-4222-8333-444455556666"));
+    assert!(claim.configs.is_empty());
+}
+
+#[test]
+fn configs_of_the_class_come_before_those_of_the_claim() {
+    let config = |source: &str, driver: &str, id: u32| {
+        let opaque = json!({"driver": driver, "parameters": {"id": id}});
+        json!({"source": source, "requests": ["gpus"], "opaque": opaque})
+    };
+    let claim = read(with_devices(&json!({
+        "results": [result_of(DRIVER, "gpu-0")],
+        "config": [
+            config("FromClaim", DRIVER, 1), config("FromClass", "other", 2), config("FromClass", DRIVER, 3),
+            {"source": "FromClaim", "kindOfTomorrow": {}}, config("FromClaim", DRIVER, 4),
+        ],
+    })))
+    .unwrap();
+    let ids: Vec<_> = claim.configs.iter().map(|config| config.parameters["id"].as_u64().unwrap()).collect();
+    assert_eq!(ids, [3, 1, 4]);
+    assert_eq!(claim.configs[0].requests, ["gpus"]);
+}
+
+#[test]
+fn what_is_wrong_with_a_claim_is_said_in_one_line_without_its_namespace() {
+    let result = |device: &Value| {
+        with_devices(&json!({"results": [{"request": "r", "driver": DRIVER, "pool": "p", "device": device}]}))
+    };
+    let config = |entry: Value| with_devices(&json!({"results": [result_of(DRIVER, "gpu-0")], "config": [entry]}));
+    let opaque =
+        |parameters: Value| json!({"source": "FromClaim", "opaque": {"driver": DRIVER, "parameters": parameters}});
+    let many = |entry: Value, count: usize| vec![entry; count];
+    let mut replaced = a_claim();
+    replaced["metadata"]["uid"] = "another".into();
+    for (document, expected) in [
+        (replaced, "was replaced by another"),
+        (json!({"metadata": {"uid": uid().as_str()}}), "is not allocated"),
+        (json!({"metadata": {"uid": uid().as_str()}, "status": {"allocation": null}}), "is not allocated"),
+        (with_devices(&json!({})), "has no device of driver gpu.nvidia.com"),
+        (with_devices(&json!({"results": [result_of("other", "gpu-0")]})), "has no device of driver gpu.nvidia.com"),
+        (json!([]), "cannot be read"),
+        (json!({"metadata": {"uid": 3}}), "invalid type: integer `3`, expected a string"),
+        (with_devices(&json!({"results": 7})), "cannot be read"),
+        (result(&json!(null)), "results[0]: invalid type: null"),
+        (result(&json!("../gpu-0")), "results[0].device: not a name"),
+        (result(&json!("gpu\n0")), "results[0].device: not a name"),
+        (result(&json!("g".repeat(300))), "results[0].device: not a name"),
+        (with_devices(&json!({"results": many(result_of("other", "x"), 33)})), "33 devices, 32 are allowed"),
+        (with_devices(&json!({"results": [result_of(DRIVER, "gpu-0")], "config": many(json!({}), 65)})), "65 configs"),
+        (config(opaque(json!({"x": "y".repeat(10_240)}))), "config[0].opaque.parameters: more than 10240 bytes"),
+        (config(json!({"opaque": {"driver": DRIVER, "parameters": {}}})), "config[0]: missing field `source`"),
+        (config(json!({"source": "y".repeat(5000), "opaque": {"driver": DRIVER, "parameters": {}}})), "config[0]"),
+    ] {
+        let text = document.to_string();
+        let error = read(document).unwrap_err();
+        let message = error.to_string();
+        assert!(message.contains(expected), "{text:.80}: {message}");
+        assert!(message.starts_with("claim two-gpus ") && !message.contains("team-a"), "{message}");
+        assert!(message.len() < 300 && message.lines().count() == 1, "{message}");
+        assert!(!error.is_transient(), "{message}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_is_read_in_the_version_that_the_server_speaks() {
+    for version in ["v1", "v1beta2", "v1beta1"] {
+        let fake = Fake::new();
+        fake.change(|state| {
+            state.served = vec!["v1alpha3", version];
+            state.claims.insert(PATH.into(), a_claim());
+        });
+        let cluster = fake.cluster();
+        cluster.claim(&name(), &uid()).await.unwrap();
+        cluster.clone().claim(&name(), &uid()).await.unwrap();
+        let read = format!("GET /apis/resource.k8s.io/{version}/{PATH}");
+        assert_eq!(fake.look(|state| state.log.clone()), ["GET /apis/resource.k8s.io".to_owned(), read.clone(), read]);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_changes_its_version_is_asked_again() {
+    let fake = Fake::new();
+    fake.change(|state| {
+        state.served = vec!["v1beta1"];
+        state.claims.insert(PATH.into(), a_claim());
+    });
+    let cluster = fake.cluster();
+    cluster.claim(&name(), &uid()).await.unwrap();
+    fake.change(|state| state.served = vec!["v1"]);
+    cluster.claim(&name(), &uid()).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_that_does_not_exist_is_an_answer_and_no_reason_to_ask_again() {
+    let fake = Fake::new();
+    let error = fetch(&fake).await.unwrap_err();
+    assert!(matches!(error, ClaimError::NotFound { .. }) && !error.is_transient(), "{error}");
+    assert_eq!(fake.look(|state| state.log.len()), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn names_that_would_lead_elsewhere_are_not_asked_for() {
+    let fake = Fake::new();
+    for text in ["", "..", "a/b", "x?watch=true", "a b", "%2e"] {
+        let name = ClaimName { namespace: "default".into(), name: text.into() };
+        let error = fake.cluster().claim(&name, &uid()).await.unwrap_err();
+        assert!(matches!(error, ClaimError::NotFound { .. }), "{error}");
+    }
+    assert!(fake.look(|state| state.log.is_empty()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_passes_by_itself_is_waited_out() {
+    let faults: [fn() -> Fault; 5] = [
+        || Fault::Refuse,
+        || Fault::Hang,
+        || Fault::Answer { code: 500, headers: &[], body: "{}" },
+        || Fault::Answer { code: 503, headers: &[], body: "upstream connect error" },
+        || Fault::Answer { code: 429, headers: &[], body: "" },
+    ];
+    for path in ["/apis/resource.k8s.io", PATH] {
+        for fault in faults {
+            let fake = Fake::new();
+            fake.change(|state| _ = state.claims.insert(PATH.into(), a_claim()));
+            fake.on_request(move |state, line| (line.ends_with(path) && state.count(line) == 1).then(fault));
+            fetch(&fake).await.unwrap();
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_wait_that_the_server_asks_for_is_kept() {
+    let fake = Fake::new();
+    fake.change(|state| _ = state.claims.insert(PATH.into(), a_claim()));
+    fake.on_request(|state, line| {
+        let headers = &[("retry-after", "7")];
+        (state.count(line) == 1 && line.ends_with(PATH)).then_some(Fault::Answer { code: 429, headers, body: "" })
+    });
+    let start = Instant::now();
+    fetch(&fake).await.unwrap();
+    assert_eq!(start.elapsed().as_secs(), 7);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_outage_ends_within_the_budget_and_says_that_it_may_pass() {
+    let refuse: fn() -> Fault = || Fault::Refuse;
+    for fault in [refuse, || Fault::Hang, || Fault::Answer { code: 429, headers: &[("retry-after", "60")], body: "" }] {
+        let fake = Fake::new();
+        fake.on_request(move |_, _| Some(fault()));
+        let start = Instant::now();
+        let error = fetch(&fake).await.unwrap_err();
+        assert!(start.elapsed() <= BUDGET);
+        assert!(error.is_transient(), "{error}");
+        assert!(error.to_string().ends_with("; the kubelet will try again"), "{error}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_stays_wrong_is_not_asked_again() {
+    for (code, body, expected) in [
+        (
+            403,
+            r#"{"message": "User \"x\" cannot get resource in the namespace \"team-a\""}"#,
+            "grant the driver get on resourceclaims",
+        ),
+        (401, "Unauthorized", "the API server answered 401 Unauthorized"),
+        (200, "<html>", "not JSON"),
+        (200, "[1]", "cannot be read"),
+    ] {
+        let fake = Fake::new();
+        fake.on_request(move |_, line| line.ends_with(PATH).then_some(Fault::Answer { code, headers: &[], body }));
+        let error = fetch(&fake).await.unwrap_err();
+        assert!(error.to_string().contains(expected) && !error.to_string().contains("team-a"), "{error}");
+        assert!(!error.is_transient());
+        assert_eq!(fake.look(|state| state.count("GET")), 2, "{error}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cluster_without_the_api_group_is_told_apart() {
+    let fake = Fake::new();
+    fake.change(|state| state.served = vec![]);
+    let error = fetch(&fake).await.unwrap_err();
+    assert!(error.to_string().contains("does not serve resource.k8s.io: it needs Kubernetes 1.34"), "{error}");
+    fake.change(|state| state.served = vec!["v1alpha3"]);
+    let error = fetch(&fake).await.unwrap_err();
+    assert!(error.to_string().contains("only in v1alpha3"), "{error}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_without_end_is_cut_off() {
+    let fake = Fake::new();
+    let body: &str = Box::leak(" ".repeat(9 << 20).into_boxed_str());
+    fake.on_request(move |_, line| line.ends_with(PATH).then_some(Fault::Answer { code: 200, headers: &[], body }));
+    let error = fetch(&fake).await.unwrap_err();
+    assert!(error.to_string().contains("longer than"), "{error}");
+}

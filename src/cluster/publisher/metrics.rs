@@ -1,0 +1,84 @@
+//! What the publisher counts.
+
+use std::sync::atomic::AtomicU64;
+
+use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+
+use crate::cluster::request::RequestError;
+
+/// Metrics of slices. Cheap to clone; clones count together.
+#[derive(Debug, Clone, Default)]
+pub struct Metrics {
+    pub(super) writes: Family<Write, Counter>,
+    pub(super) accepted_generation: Gauge,
+    pub(super) accepted_seconds: Gauge<f64, AtomicU64>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(super) struct Write {
+    pub(super) verb: Verb,
+    pub(super) result: Outcome,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelValue)]
+#[allow(non_camel_case_types, reason = "the names are the label values")]
+pub(super) enum Verb {
+    create,
+    update,
+    delete,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelValue)]
+#[allow(non_camel_case_types, reason = "the names are the label values")]
+pub(super) enum Outcome {
+    /// Stored.
+    ok,
+    /// Somebody else was faster.
+    conflict,
+    /// The server says no, and will say so again.
+    refused,
+    /// No answer, or one that asks for patience.
+    failed,
+}
+
+// === impl Metrics ===
+
+impl Metrics {
+    /// Creates the metrics in a registry.
+    pub fn register(registry: &mut Registry) -> Self {
+        let metrics = Self::default();
+        registry.register(
+            "slice_writes",
+            "Requests that create, update or delete ResourceSlices of this node",
+            metrics.writes.clone(),
+        );
+        registry.register(
+            "slice_accepted_generation",
+            "Generation of this node's pool that the API server accepted last",
+            metrics.accepted_generation.clone(),
+        );
+        registry.register(
+            "slice_accepted_timestamp_seconds",
+            "When the API server accepted this node's pool last, in Unix time",
+            metrics.accepted_seconds.clone(),
+        );
+        metrics
+    }
+}
+
+// === impl Outcome ===
+
+impl Outcome {
+    pub(super) fn of<T>(result: &Result<T, RequestError>) -> Self {
+        match result {
+            Ok(_) => Self::ok,
+            Err(error) if error.code() == Some(http::StatusCode::CONFLICT) => Self::conflict,
+            Err(error) if error.is_transient() => Self::failed,
+            Err(_) => Self::refused,
+        }
+    }
+}

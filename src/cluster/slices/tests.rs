@@ -1,0 +1,162 @@
+use crate::device::DeviceName;
+
+use super::*;
+use crate::cluster::fake::{DRIVER, NODE};
+
+pub(in crate::cluster) fn owner() -> Owner {
+    Owner { driver: DRIVER.into(), node: NODE.into(), node_uid: "node-uid-1".into() }
+}
+
+/// A GPU with an attribute of each type.
+pub(in crate::cluster) fn gpu(number: u32) -> Device {
+    Device {
+        name: DeviceName::gpu(number),
+        attributes: BTreeMap::from([
+            ("driverVersion", attribute::Value::Version(semver::Version::new(580, 65, 6))),
+            ("migCapable", attribute::Value::Bool(false)),
+            ("profile", attribute::Value::String(String::new())),
+            ("resource.kubernetes.io/numaNode", attribute::Value::Int(i64::from(number))),
+        ]),
+        capacity: BTreeMap::from([("memory", "80Gi".to_owned())]),
+    }
+}
+
+/// A pool with these GPUs in each slice.
+pub(in crate::cluster) fn pool(slices: &[&[u32]]) -> Pool {
+    let slice = |gpus: &&[u32]| crate::slice::Slice { devices: gpus.iter().copied().map(gpu).collect() };
+    Pool { name: NODE.into(), slices: slices.iter().map(slice).collect() }
+}
+
+pub(in crate::cluster) fn a_pool() -> Pool {
+    pool(&[&[0, 1]])
+}
+
+pub(in crate::cluster) fn desired_for(pool: &Pool) -> Vec<Value> {
+    desired(pool, &owner())
+}
+
+/// A pool as the server has it, at a generation.
+fn stored(pool: &Pool, generation: u64) -> Vec<Value> {
+    let store = |(index, mut slice): (usize, Value)| {
+        slice["metadata"]["name"] = format!("{index:05x}-{DRIVER}-{NODE}-{generation}").into();
+        slice["metadata"]["uid"] = format!("uid-{index}").into();
+        slice["metadata"]["resourceVersion"] = format!("{generation}{index}").into();
+        slice["spec"]["pool"]["generation"] = generation.into();
+        slice
+    };
+    desired_for(pool).into_iter().enumerate().map(store).collect()
+}
+
+/// The plan in short: `-index@generation` by name, `~index@generation`, `+index@generation`.
+fn short(existing: &[Value], pool: &Pool) -> (u64, String) {
+    let plan = changes(existing, &desired_for(pool), &Adopted::default());
+    let generation = |object: &Value| object["spec"]["pool"]["generation"].clone();
+    let change = |change: &Change| match change {
+        Change::Delete { name, .. } => format!("-{}", name.replace(&format!("-{DRIVER}-{NODE}-"), "@")),
+        Change::Update { index, object, .. } => format!("~{index}@{}", generation(object)),
+        Change::Create { index, object } => format!("+{index}@{}", generation(object)),
+    };
+    (plan.generation, plan.changes.iter().map(change).collect::<Vec<_>>().join(" "))
+}
+
+#[test]
+fn from_one_pool_to_another() {
+    let (one, two, three) = (pool(&[&[0]]), pool(&[&[0], &[1]]), pool(&[&[0], &[1], &[2]]));
+    for (what, existing, wanted, expected) in [
+        ("nothing there", vec![], &two, (1, "+0@1 +1@1")),
+        ("nothing to do", stored(&two, 7), &two, (7, "")),
+        ("one slice changed", stored(&two, 7), &pool(&[&[0], &[3]]), (7, "~1@7")),
+        ("several changed", stored(&two, 7), &pool(&[&[2], &[3]]), (8, "~0@8 ~1@8")),
+        ("one of three lost", stored(&three, 7).split_off(1), &three, (8, "~1@8 ~2@8 +0@8")),
+        ("a slice more", stored(&one, 7), &two, (8, "~0@8 +1@8")),
+        ("a slice less, and one stays", stored(&two, 7), &one, (7, "-00001@7 ~0@7")),
+        ("a slice less, and two stay", stored(&three, 7), &two, (8, "-00002@7 ~0@8 ~1@8")),
+        ("devices to none", stored(&one, 7), &pool(&[&[]]), (7, "~0@7")),
+        ("a leftover of an older generation", [stored(&one, 6), stored(&one, 7)].concat(), &one, (7, "-00000@6")),
+        ("the same index twice", [stored(&one, 7), stored(&one, 7)].concat(), &one, (7, "-00000@7")),
+        ("the largest generation", stored(&one, i64::MAX.unsigned_abs()), &two, (1, "~0@1 +1@1")),
+    ] {
+        let (generation, changes) = short(&existing, wanted);
+        assert_eq!((generation, changes.as_str()), expected, "{what}");
+    }
+}
+
+#[test]
+fn slices_that_are_not_of_the_pool_are_removed() {
+    let wanted = pool(&[&[0]]);
+    let renamed = Pool { name: "other".into(), ..pool(&[&[0]]) };
+    assert_eq!(short(&stored(&renamed, 9), &wanted), (1, "-00000@9 +0@1".into()));
+    for name in ["gpu-slice", "0000-short", "0000g-x", "00001-too-large", "+0000-x", "zzzzz", "fffffffffffffffff-x"] {
+        let mut stray = stored(&wanted, 7);
+        stray[0]["metadata"]["name"] = name.into();
+        let (_, changes) = short(&[stored(&wanted, 7), stray].concat(), &wanted);
+        assert_eq!(changes, format!("-{name}"));
+    }
+}
+
+#[test]
+fn deleting_names_the_object_that_was_looked_at() {
+    let plan = changes(&stored(&pool(&[&[0], &[1]]), 7), &desired_for(&pool(&[&[0]])), &Adopted::default());
+    let Change::Delete { options, .. } = &plan.changes[0] else { panic!("{plan:?}") };
+    assert_eq!(options["preconditions"], json!({"uid": "uid-1", "resourceVersion": "71"}));
+}
+
+#[test]
+fn updating_keeps_what_others_wrote_beside_the_spec() {
+    let mut existing = stored(&pool(&[&[0]]), 7);
+    existing[0]["metadata"]["labels"] = json!({"team": "a"});
+    existing[0]["metadata"]["managedFields"] = json!([{"manager": "x"}]);
+    existing[0]["spec"]["devices"] = json!([{"name": "gpu-9"}]);
+    let plan = changes(&existing, &desired_for(&pool(&[&[0]])), &Adopted::default());
+    let Change::Update { name, object, .. } = &plan.changes[0] else { panic!("{plan:?}") };
+    assert_eq!(*name, existing[0]["metadata"]["name"]);
+    let metadata = &object["metadata"];
+    assert_eq!((&metadata["labels"]["team"], &metadata["uid"]), (&json!("a"), &json!("uid-0")));
+    assert_eq!(metadata["resourceVersion"], "70");
+    assert!(metadata.get("managedFields").is_none());
+    assert_eq!(object["spec"]["devices"][0]["name"], "gpu-0");
+}
+
+#[test]
+fn an_owner_that_is_another_node_object_is_repaired_without_a_new_generation() {
+    let wanted = pool(&[&[0], &[1]]);
+    let mut existing = stored(&wanted, 7);
+    existing[0]["metadata"]["ownerReferences"][0]["uid"] = "node-uid-0".into();
+    existing[1]["metadata"].as_object_mut().unwrap().remove("ownerReferences");
+    assert_eq!(short(&existing, &wanted), (7, "~0@7 ~1@7".into()));
+}
+
+#[test]
+fn what_the_server_made_of_a_slice_is_not_written_again() {
+    let wanted = desired_for(&pool(&[&[0]]));
+    let mut existing = stored(&pool(&[&[0]]), 7);
+    existing[0]["spec"]["devices"][0].as_object_mut().unwrap().remove("capacity");
+    let mut adopted = Adopted::default();
+    assert_eq!(changes(&existing, &wanted, &adopted).changes.len(), 1, "not known yet");
+
+    let paths: Vec<_> = adopted.compare(0, &wanted[0], &existing[0]).into_iter().collect();
+    assert_eq!(paths, ["devices.capacity"]);
+    assert!(changes(&existing, &wanted, &adopted).changes.is_empty());
+    assert!(adopted.compare(0, &wanted[0], &existing[0]).is_empty(), "told once");
+
+    let other = desired_for(&pool(&[&[1]]));
+    assert_eq!(changes(&existing, &other, &adopted).changes.len(), 1, "another wish is another matter");
+    assert!(adopted.compare(0, &wanted[0], &wanted[0]).is_empty());
+    assert_eq!(changes(&existing, &wanted, &adopted).changes.len(), 1, "the server stores it now");
+}
+
+#[test]
+fn a_slice_without_devices_has_no_list_of_devices() {
+    let slice = &desired_for(&pool(&[&[]]))[0];
+    assert!(slice["spec"].get("devices").is_none(), "{slice}");
+    assert_eq!(slice["spec"]["pool"]["resourceSliceCount"], 1);
+}
+
+#[test]
+fn answers_that_are_no_slices_do_no_harm() {
+    let odd = [json!(null), json!({}), json!([1]), json!({"metadata": {"name": 3}}), json!({"spec": {"pool": "x"}})];
+    assert_eq!(short(&odd, &pool(&[&[0]])), (1, "+0@1".into()));
+    let mut hollow = stored(&pool(&[&[0]]), 7);
+    hollow[0]["spec"] = json!(null);
+    assert_eq!(short(&hollow, &pool(&[&[0]])), (1, "-00000@7 +0@1".into()));
+}
