@@ -17,8 +17,8 @@ const DT_NULL: u64 = 0;
 const DT_STRTAB: u64 = 5;
 const DT_SONAME: u64 = 14;
 const HEADER_BYTES: usize = 64;
-const PROGRAM_HEADER_BYTES: u64 = 56;
-const DYNAMIC_ENTRY_BYTES: u64 = 16;
+const PROGRAM_HEADER_BYTES: usize = 56;
+const DYNAMIC_ENTRY_BYTES: usize = 16;
 
 /// Driver libraries have about ten.
 const MAX_PROGRAM_HEADERS: u64 = 256;
@@ -73,13 +73,13 @@ impl Segments {
     fn read(file: &impl FileExt, header: &[u8; HEADER_BYTES]) -> io::Result<Option<Self>> {
         let start = word(header, 32, 8);
         let (size, count) = (word(header, 54, 2), word(header, 56, 2));
-        if size < PROGRAM_HEADER_BYTES || count > MAX_PROGRAM_HEADERS {
+        if size < PROGRAM_HEADER_BYTES as u64 || count > MAX_PROGRAM_HEADERS {
             return Ok(None);
         }
         let mut segments = Self { loads: Vec::new(), dynamic: None };
         for index in 0..count {
             let Some(offset) = start.checked_add(index * size) else { return Ok(None) };
-            let entry: [u8; PROGRAM_HEADER_BYTES as usize] = at(file, offset)?;
+            let entry: [u8; PROGRAM_HEADER_BYTES] = at(file, offset)?;
             let (offset, address, size) = (word(&entry, 8, 8), word(&entry, 16, 8), word(&entry, 32, 8));
             match word(&entry, 0, 4) {
                 PT_LOAD => segments.loads.push((address, offset, size)),
@@ -93,9 +93,10 @@ impl Segments {
     fn soname(&self, file: &impl FileExt) -> io::Result<Option<String>> {
         let Some((start, size)) = self.dynamic else { return Ok(None) };
         let (mut name, mut strings) = (None, None);
-        for index in 0..(size / DYNAMIC_ENTRY_BYTES).min(MAX_DYNAMIC_ENTRIES) {
-            let Some(offset) = start.checked_add(index * DYNAMIC_ENTRY_BYTES) else { return Ok(None) };
-            let entry: [u8; DYNAMIC_ENTRY_BYTES as usize] = at(file, offset)?;
+        let entry_bytes = DYNAMIC_ENTRY_BYTES as u64;
+        for index in 0..(size / entry_bytes).min(MAX_DYNAMIC_ENTRIES) {
+            let Some(offset) = start.checked_add(index * entry_bytes) else { return Ok(None) };
+            let entry: [u8; DYNAMIC_ENTRY_BYTES] = at(file, offset)?;
             match word(&entry, 0, 8) {
                 DT_NULL => break,
                 DT_STRTAB => strings = Some(word(&entry, 8, 8)),

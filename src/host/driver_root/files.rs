@@ -218,7 +218,9 @@ impl DriverRoot {
         let bases = bases.chain(release("/lib/firmware/updates")).chain([PathBuf::from("/lib/firmware/updates")]);
         let bases = bases.chain(release("/lib/firmware")).chain([PathBuf::from("/lib/firmware")]);
         for directory in self.directories(bases.map(|base| base.join("nvidia").join(version))) {
-            let names = self.names(&directory, |name| name.starts_with("gsp") && name.ends_with(".bin"));
+            let names = self.names(&directory, |name| {
+                name.starts_with("gsp") && Path::new(name).extension() == Some(OsStr::new("bin"))
+            });
             let files = names.into_iter().filter_map(|name| {
                 let path = directory.join(name);
                 self.file(&path).map(|real| self.mapped(&path, &real))
