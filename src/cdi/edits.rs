@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use super::spec::{ContainerEdits, Device, DeviceNode, Kind, Mount, Spec};
-use crate::device::{DeviceName, GpuUuid};
+use crate::device::GpuUuid;
 use crate::host::driver_root::{self, DriverFiles, DriverRoot, Kernel, Library, Mapped, NoLibraries, NotFound};
 use crate::host::node::{self, Devices, NodeError};
 
@@ -49,7 +49,7 @@ pub struct Target {
     /// Name of the CDI device.
     pub name: String,
     /// The name that it is published under.
-    pub device: DeviceName,
+    pub device: String,
     /// Its identity.
     pub uuid: GpuUuid,
     /// `<minor>` of `/dev/nvidia<minor>`.
@@ -57,9 +57,9 @@ pub struct Target {
 }
 
 /// What every device of every claim shares, as it is on the host now.
-#[derive(Debug)]
-pub struct Found<'a> {
-    sources: &'a Sources,
+#[derive(Debug, Clone)]
+pub struct Found {
+    devices: Devices,
     common: ContainerEdits,
 }
 
@@ -85,7 +85,7 @@ pub enum Incomplete {
     #[error("the container would not have its GPU {device}")]
     Gpu {
         /// Which one.
-        device: DeviceName,
+        device: String,
         /// What is wrong with its node.
         #[source]
         source: NodeError,
@@ -96,7 +96,7 @@ pub enum Incomplete {
 
 impl Sources {
     /// Looks for the driver's files and the control nodes. Touches the disk.
-    pub fn look(&self, driver_version: Option<&str>) -> Result<Found<'_>, Incomplete> {
+    pub fn look(&self, driver_version: Option<&str>) -> Result<Found, Incomplete> {
         let root = driver_root::find(&self.driver_roots).map_err(Incomplete::Driver)?;
         let kernel = Kernel::read(&self.devices.proc, &self.sys);
         let files = root.files(driver_version, &kernel).map_err(Incomplete::Cuda)?;
@@ -112,13 +112,13 @@ impl Sources {
             Err(error) => tracing::debug!(%error, "containers get no modeset node"),
         }
         common.mounts = mounts(files);
-        Ok(Found { sources: self, common })
+        Ok(Found { devices: self.devices.clone(), common })
     }
 }
 
 // === impl Found ===
 
-impl Found<'_> {
+impl Found {
     /// The spec of one claim. Targets with one name are one device.
     pub fn spec(&self, kind: Kind, targets: &[Target]) -> Result<Spec, Incomplete> {
         let mut devices: Vec<Device> = Vec::new();
@@ -127,9 +127,9 @@ impl Found<'_> {
                 continue;
             }
             let name = format!("nvidia{}", target.minor);
-            let node = self.sources.devices.node(&name);
+            let node = self.devices.node(&name);
             let node = node.map_err(|source| Incomplete::Gpu { device: target.device.clone(), source })?;
-            let variable = target.device.as_str().to_ascii_uppercase().replace('-', "_");
+            let variable = target.device.to_ascii_uppercase().replace('-', "_");
             let env = vec![format!("DRA_{variable}_UUID={}", target.uuid)];
             let mut container_edits = ContainerEdits { env, ..ContainerEdits::default() };
             container_edits.add_node(node);

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::example::{Machine, read_as_runtime};
 use super::*;
-use crate::device::{DeviceName, GpuUuid};
+use crate::device::GpuUuid;
 use crate::host::driver_root::DriverRoot;
 
 const CLAIM: &str = "4f1c0f5e-9a3b-4a43-8f0c-2f9f1f0a7b11";
@@ -12,7 +12,7 @@ const CLAIM: &str = "4f1c0f5e-9a3b-4a43-8f0c-2f9f1f0a7b11";
 fn target(number: u32) -> Target {
     Target {
         name: format!("{CLAIM}-gpu-{number}"),
-        device: DeviceName::gpu(number),
+        device: format!("gpu-{number}"),
         uuid: GpuUuid::parse(&format!("GPU-e86cb44c-6756-fd30-cd4a-1e6da3caf9b{number}")).unwrap(),
         minor: number,
     }
