@@ -3,6 +3,9 @@
 //! Pure: a [`Claim`] is read by [`cluster`](crate::cluster), planned here against the node's devices, and carried out by
 //! [`prepare`](crate::prepare).
 
+pub mod config;
+#[cfg(test)]
+pub(crate) mod example;
 pub mod plan;
 
 use std::fmt;

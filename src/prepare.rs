@@ -1,13 +1,78 @@
 //! The claim state machine: what is prepared, and how it comes and goes.
+//!
+//! ```text
+//!  kubelet ──▶ Preparer ──▶ claim lock ──▶ record? ──▶ plan ──▶ GPU locks ──▶ Machine: record, spec, record
+//!              a task of    locks          store       pure     locks         blocking, on a thread for that
+//!              its own
+//! ```
+//!
+//! # Guarantees
+//!
+//! * A GPU is given to one claim, or to several that may share it; the refusal names the claim that holds it.
+//! * Every step may be the last before a crash. What is written says how far it went, and the next call, or the next
+//!   start, goes on from there or takes it back.
+//! * A repeat answers what the first answered, and has no effect but to mend what is missing.
+//! * Unprepare needs nothing but the record.
+//! * A call that is dropped, as the kubelet's deadline drops it, does not stop the work: its repeat finds the result.
+//! * Claims that have no GPU in common do not wait for each other.
+//!
+//! # Assumptions
+//!
+//! The claims that are handed in were read from the API server after the kubelet asked for them: this module does not
+//! know whether a claim still exists.
 
-use std::sync::Arc;
+mod locks;
+mod machine;
+mod metrics;
+mod record;
+mod store;
+#[cfg(test)]
+mod tests;
 
+use std::path::PathBuf;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use tokio_util::task::TaskTracker;
+use tracing::Instrument;
+
+use self::locks::Locks;
+use self::machine::Machine;
+use self::metrics::Failure;
+pub use self::metrics::Metrics;
+use self::record::{Record, SCHEMA, State};
+pub use self::store::StoreError;
+use crate::cdi::{self, Incomplete, WriteError};
+use crate::claim::plan::{PlanError, plan, wanted};
 use crate::claim::{Claim, ClaimUid};
+use crate::device::{GpuUuid, Node};
+use crate::inventory::Current;
+
+/// How long a claim waits for NVML's first answer. The kubelet gives up after 45 s and comes back a minute later, so
+/// waiting is cheap; ending well before leaves time for the rest and for the answer to say why.
+const INVENTORY_BUDGET: Duration = Duration::from_secs(20);
 
 /// Prepares and unprepares claims. Cheap to clone; all clones share one state.
 #[derive(Debug, Clone)]
 pub struct Preparer {
-    shared: Arc<()>,
+    shared: Arc<Shared>,
+}
+
+/// What a [`Preparer`] works with.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// Records go here; made if missing. On a disk that survives a reboot.
+    pub claims_dir: PathBuf,
+    /// CDI specs go here; made if missing. A directory that the container runtime reads.
+    pub cdi_dir: PathBuf,
+    /// The kind of our CDI devices. Belongs to this driver alone: specs of this kind without a record are removed.
+    pub cdi_kind: cdi::Kind,
+    /// What specs are made of.
+    pub sources: cdi::Sources,
+    /// The name of this node's pool.
+    pub pool: String,
+    /// The id of this boot, see [`boot_id`](crate::host::node::boot_id).
+    pub boot_id: String,
 }
 
 /// One device that a container can be given, in answer to the kubelet.
@@ -26,20 +91,320 @@ pub struct PreparedDevice {
 }
 
 /// Why a claim could not be prepared or unprepared. The message reaches the pod's events, so it is written for the
-/// person who reads them.
+/// person who reads them, and is the whole story: it includes its causes, and there is no `source` to add.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {}
+pub enum Error {
+    /// NVML has not answered since the start.
+    #[error("the node's GPUs are not known yet: NVML has not answered; see the log of the driver on this node")]
+    NotReady,
+    /// The claim cannot be prepared as it is.
+    #[error("{0}")]
+    Plan(PlanError),
+    /// The claim is prepared, but for other devices.
+    #[error(
+        "the claim was prepared for {prepared} and is now allocated {allocated}; it can be prepared again once all \
+         pods that used it are gone from this node"
+    )]
+    Reallocated {
+        /// What it has.
+        prepared: String,
+        /// What it was given since.
+        allocated: String,
+    },
+    /// The record says more than this version understands.
+    #[error("the claim was prepared by a newer version of this driver (schema {version}, this one reads {SCHEMA})")]
+    Newer {
+        /// The schema of the record.
+        version: u32,
+    },
+    /// A GPU that a claim holds is not there any more.
+    #[error("{device}, which this claim was given as GPU {uuid}, is gone from the node")]
+    Gone {
+        /// The name it had.
+        device: String,
+        /// Its identity.
+        uuid: GpuUuid,
+    },
+    /// The container would lack something.
+    #[error("{}", chain(.0))]
+    Incomplete(Incomplete),
+    /// The CDI spec could not be written or removed.
+    #[error("{}", chain(.0))]
+    Spec(WriteError),
+    /// The record could not be read or written.
+    #[error("{}", chain(.0))]
+    Record(StoreError),
+    /// A defect: the work ended without a result. The next call takes up what it left.
+    #[error("the work on this claim ended unexpectedly; see the log of the driver on this node")]
+    Internal,
+}
+
+/// Why the state of the node's claims could not be taken up at start.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// Records cannot be kept.
+    #[error("cannot keep claim records")]
+    Records(#[source] StoreError),
+    /// CDI specs cannot be kept.
+    #[error("cannot keep CDI specs")]
+    Specs(#[source] WriteError),
+    /// A defect.
+    #[error("reading the claim records ended unexpectedly")]
+    Internal,
+}
+
+#[derive(Debug)]
+struct Shared {
+    machine: Arc<Machine>,
+    inventory: Current,
+    locks: Locks,
+    tasks: TaskTracker,
+    metrics: Metrics,
+}
+
+// === impl Preparer ===
 
 impl Preparer {
+    /// Takes up what an earlier process left: half-done work is reverted, specs without a record go, and the specs of
+    /// prepared claims are made right, at once if the inventory is known and else as soon as it is.
+    pub async fn open(settings: Settings, inventory: Current, metrics: Metrics) -> Result<Self, OpenError> {
+        let opened = tokio::task::spawn_blocking(|| Machine::open(settings)).await;
+        let machine = Arc::new(opened.unwrap_or(Err(OpenError::Internal))?);
+        let tasks = TaskTracker::new();
+        let mut seen = inventory.clone();
+        let shared = Arc::new(Shared { machine, inventory, locks: Locks::default(), tasks, metrics });
+        seen.mark_unchanged();
+        shared.restore_specs().await;
+        shared.count();
+        tokio::spawn(keep_specs(Arc::downgrade(&shared), seen));
+        Ok(Self { shared })
+    }
+
     /// Makes the claim's devices usable by containers. A repeat answers the same.
     pub async fn prepare(&self, claim: Claim) -> Result<Vec<PreparedDevice>, Error> {
-        let _ = (&self.shared, claim);
-        std::future::pending().await
+        let span = tracing::info_span!("prepare", claim.uid = %claim.uid, claim = %claim.name);
+        let shared = Arc::clone(&self.shared);
+        let work = async move {
+            let result = shared.prepare(&claim).await;
+            match &result {
+                Ok(devices) => {
+                    let devices: Vec<_> = devices.iter().map(|device| device.device.as_str()).collect();
+                    tracing::info!(devices = devices.join(","), "prepared the claim");
+                }
+                Err(error) => shared.failed("prepare", error),
+            }
+            shared.count();
+            result
+        };
+        self.detached(work.instrument(span)).await
     }
 
     /// Takes back everything that prepare did. Succeeds for claims that are not known.
     pub async fn unprepare(&self, uid: &ClaimUid) -> Result<(), Error> {
-        let _ = (&self.shared, uid);
-        std::future::pending().await
+        let span = tracing::info_span!("unprepare", claim.uid = %uid);
+        let (shared, uid) = (Arc::clone(&self.shared), uid.clone());
+        let work = async move {
+            let result = shared.unprepare(&uid).await;
+            match &result {
+                Ok(()) => tracing::info!("unprepared the claim"),
+                Err(error) => shared.failed("unprepare", error),
+            }
+            shared.count();
+            result
+        };
+        self.detached(work.instrument(span)).await
     }
+
+    /// Waits until no work is left, including that of calls that were dropped. For shutdown, when no new calls come.
+    pub async fn settled(&self) {
+        self.shared.tasks.close();
+        self.shared.tasks.wait().await;
+    }
+
+    /// Runs work in a task of its own, so that it does not end with the call that asked for it.
+    async fn detached<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = Result<T, Error>> + Send + 'static,
+    ) -> Result<T, Error> {
+        self.shared.tasks.spawn(work).await.unwrap_or(Err(Error::Internal))
+    }
+}
+
+// === impl Shared ===
+
+impl Shared {
+    async fn prepare(&self, claim: &Claim) -> Result<Vec<PreparedDevice>, Error> {
+        // What is prepared and in order needs no NVML.
+        if let Some(answer) = self.repeat(claim).await? {
+            return Ok(answer);
+        }
+        // No lock is held while waiting.
+        let node = self.node().await?;
+
+        let _claim = self.locks.claim(&claim.uid).await;
+        match self.load(&claim.uid).await? {
+            Some(record) if record.version > SCHEMA => Err(Error::Newer { version: record.version }),
+            Some(record) if record.state == State::PrepareCompleted => {
+                check_repeat(&record, claim)?;
+                let _gpus = self.locks.gpus(&record.gpus()).await;
+                self.blocking(move |machine| machine.renew(record, &node)).await.map(|record| record.answer())
+            }
+            started => {
+                if let Some(record) = started {
+                    self.release(record).await?;
+                }
+                let plan = plan(claim, self.machine.pool(), &node).map_err(Error::Plan)?;
+                let _gpus = self.locks.gpus(&plan.gpus()).await;
+                let claim = claim.clone();
+                let record = self.blocking(move |machine| machine.carry_out(&claim, plan, &node)).await?;
+                Ok(record.answer())
+            }
+        }
+    }
+
+    /// The answer for a claim that is prepared and in order.
+    async fn repeat(&self, claim: &Claim) -> Result<Option<Vec<PreparedDevice>>, Error> {
+        let _claim = self.locks.claim(&claim.uid).await;
+        let Some(record) = self.load(&claim.uid).await? else { return Ok(None) };
+        if record.version > SCHEMA {
+            return Err(Error::Newer { version: record.version });
+        }
+        if record.state != State::PrepareCompleted {
+            return Ok(None);
+        }
+        check_repeat(&record, claim)?;
+        self.blocking(move |machine| Ok(machine.is_current(&record).then(|| record.answer()))).await
+    }
+
+    async fn unprepare(&self, uid: &ClaimUid) -> Result<(), Error> {
+        let _claim = self.locks.claim(uid).await;
+        if let Some(record) = self.load(uid).await? {
+            return self.release(record).await;
+        }
+        // A spec can be left of a record that was moved aside.
+        let uid = uid.clone();
+        self.blocking(move |machine| machine.release(&uid)).await
+    }
+
+    /// Takes back a claim, whose lock the caller holds.
+    async fn release(&self, record: Record) -> Result<(), Error> {
+        let _gpus = self.locks.gpus(&record.gpus()).await;
+        self.blocking(move |machine| machine.release(&record.claim.uid)).await
+    }
+
+    async fn load(&self, uid: &ClaimUid) -> Result<Option<Record>, Error> {
+        let uid = uid.clone();
+        self.blocking(move |machine| machine.load(&uid)).await
+    }
+
+    /// The node's devices, waiting for NVML's first answer if need be.
+    async fn node(&self) -> Result<Arc<Node>, Error> {
+        let mut inventory = self.inventory.clone();
+        let known = tokio::time::timeout(INVENTORY_BUDGET, inventory.wait_for(Option::is_some)).await;
+        let node = known.ok().and_then(Result::ok).and_then(|node| node.clone());
+        node.ok_or(Error::NotReady)
+    }
+
+    /// Makes the specs of all prepared claims right for what the node has now.
+    async fn restore_specs(&self) {
+        let Some(node) = self.inventory.borrow().clone() else { return };
+        let claims = self.machine.prepared();
+        if claims.is_empty() {
+            return;
+        }
+        let look = Arc::clone(&node);
+        let found = match self.blocking(move |machine| machine.look(&look)).await {
+            Ok(found) => Arc::new(found),
+            Err(error) => {
+                tracing::warn!(%error, "cannot check the CDI specs of prepared claims; they stay as they are");
+                return;
+            }
+        };
+        for uid in claims {
+            let _claim = self.locks.claim(&uid).await;
+            let (claim, node, found) = (uid.clone(), Arc::clone(&node), Arc::clone(&found));
+            let restored = self.blocking(move |machine| match machine.load(&claim)? {
+                Some(record) if record.state == State::PrepareCompleted => machine.restore(&record, &node, &found),
+                _ => Ok(false),
+            });
+            match restored.await {
+                Ok(true) => tracing::info!(claim.uid = %uid, "restored the CDI spec of a prepared claim"),
+                Ok(false) => {}
+                Err(error) => {
+                    tracing::warn!(claim.uid = %uid, %error, "cannot restore the CDI spec of a prepared claim");
+                }
+            }
+        }
+    }
+
+    /// Runs a step of the machine on a thread that may block. An fsync can take tens of milliseconds on a busy disk, in
+    /// which the threads of the async runtime have other calls to serve.
+    async fn blocking<T: Send + 'static>(
+        &self,
+        step: impl FnOnce(&Machine) -> Result<T, Error> + Send + 'static,
+    ) -> Result<T, Error> {
+        let machine = Arc::clone(&self.machine);
+        let span = tracing::Span::current();
+        let done = tokio::task::spawn_blocking(move || span.in_scope(|| step(&machine))).await;
+        done.unwrap_or(Err(Error::Internal))
+    }
+
+    fn count(&self) {
+        self.metrics.prepared.set(i64::try_from(self.machine.prepared().len()).unwrap_or(i64::MAX));
+    }
+
+    fn failed(&self, operation: &'static str, error: &Error) {
+        self.metrics.failures.get_or_create(&Failure { operation, cause: error.cause() }).inc();
+        tracing::warn!(%error, "cannot {operation} the claim");
+    }
+}
+
+// === impl Error ===
+
+impl Error {
+    /// What kind of failure it is, as the metric `claim_failures` labels it: whose turn it is to do something.
+    pub fn cause(&self) -> &'static str {
+        match self {
+            // NVML's, or whoever looks after the node.
+            Self::NotReady => "not_ready",
+            // Of another claim, or of an earlier allocation of this one.
+            Self::Plan(PlanError::InUse { .. }) | Self::Reallocated { .. } => "in_use",
+            // The author's of the claim.
+            Self::Plan(_) => "claim",
+            // A GPU, a device node or a part of the driver is missing.
+            Self::Gone { .. } | Self::Incomplete(_) => "incomplete",
+            // A record or a spec could not be read or written.
+            Self::Newer { .. } | Self::Spec(_) | Self::Record(_) => "files",
+            // Ours.
+            Self::Internal => "internal",
+        }
+    }
+}
+
+/// Restores specs whenever the inventory changes: minors, the driver, or a GPU that came back.
+async fn keep_specs(shared: Weak<Shared>, mut inventory: Current) {
+    while inventory.changed().await.is_ok() {
+        let Some(shared) = shared.upgrade() else { return };
+        shared.restore_specs().await;
+    }
+}
+
+/// A completed record answers only for what it was made for.
+fn check_repeat(record: &Record, claim: &Claim) -> Result<(), Error> {
+    let wanted = wanted(claim);
+    if record.is_for(&wanted) {
+        return Ok(());
+    }
+    let prepared = record.devices.iter().map(|device| &device.planned.wanted);
+    let names = |devices: Vec<&str>| if devices.is_empty() { "nothing".to_owned() } else { devices.join(", ") };
+    Err(Error::Reallocated {
+        prepared: names(prepared.map(|wanted| wanted.device.as_str()).collect()),
+        allocated: names(wanted.iter().map(|wanted| wanted.device.as_str()).collect()),
+    })
+}
+
+/// The message of an error and of all its causes.
+fn chain(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(Some(error), |error| error.source());
+    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }

@@ -1,15 +1,165 @@
-//! Files that are either the old or the new one, even after a power cut.
+//! Files that are either the old one or the new one, also after a power cut.
+//!
+//! ```text
+//!  write:   temp file in the same directory ─▶ fsync ─▶ rename over the name ─▶ fsync of the directory
+//!  remove:  unlink ─▶ fsync of the directory
+//! ```
+//!
+//! The rename makes the change whole, the second fsync makes it last: without it a directory may forget, on power loss,
+//! a file that its writer believed to be there. These calls block for as long as the disk takes, so async code runs them
+//! on a thread of its own.
 
-use std::fs::File;
+use std::fs::{self, File, Permissions};
 use std::io::{self, Write};
-use std::path::Path;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-/// Replaces the file at `path`: temporary file, fsync, rename, fsync of the directory.
-pub fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let mut file = tempfile::NamedTempFile::new_in(directory)?;
-    file.write_all(bytes)?;
-    file.as_file().sync_all()?;
-    file.persist(path)?;
+/// How the name of a file begins that is still being written. The dot and the missing suffix keep it from everyone who
+/// reads these directories: container runtimes take only `*.json` and `*.yaml`.
+const TEMPORARY_PREFIX: &str = ".gpu-dra-plugin-";
+
+/// A temporary file of this age has lost its writer: a write takes milliseconds, and a second plugin process may be
+/// writing into the same directory during an upgrade.
+const LEFTOVER_AGE: Duration = Duration::from_secs(60);
+
+/// A file could not be changed.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot {act} {}", path.display())]
+pub struct Error {
+    /// What was tried: "write", "remove".
+    pub act: &'static str,
+    /// On which file.
+    pub path: PathBuf,
+    /// Why it failed.
+    #[source]
+    pub source: io::Error,
+}
+
+/// Replaces or creates a file with the given permission bits, whatever the umask is.
+pub fn write(path: &Path, bytes: &[u8], mode: u32) -> Result<(), Error> {
+    replace(path, bytes, mode).map_err(failed("write", path))
+}
+
+/// Removes a file. One that is not there is success.
+pub fn remove(path: &Path) -> Result<(), Error> {
+    let unlink = || match fs::remove_file(path) {
+        Ok(()) => sync_directory(parent(path)?),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error),
+    };
+    unlink().map_err(failed("remove", path))
+}
+
+/// Moves a file within its file system. Both directories remember it.
+pub fn rename(from: &Path, to: &Path) -> Result<(), Error> {
+    let rename = || {
+        fs::rename(from, to)?;
+        sync_directory(parent(to)?)?;
+        sync_directory(parent(from)?)
+    };
+    rename().map_err(failed("move aside", from))
+}
+
+/// Removes what interrupted writes left in a directory; answers how many files that were.
+pub fn sweep(directory: &Path) -> Result<usize, Error> {
+    sweep_older_than(directory, LEFTOVER_AGE).map_err(failed("sweep", directory))
+}
+
+fn replace(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
+    let directory = parent(path)?;
+    let mut temporary = tempfile::Builder::new().prefix(TEMPORARY_PREFIX).tempfile_in(directory)?;
+    temporary.write_all(bytes)?;
+    temporary.as_file().set_permissions(Permissions::from_mode(mode))?;
+    temporary.as_file().sync_all()?;
+    temporary.persist(path).map_err(|error| error.error)?;
+    sync_directory(directory)
+}
+
+fn sweep_older_than(directory: &Path, age: Duration) -> io::Result<usize> {
+    let mut swept = 0;
+    for entry in fs::read_dir(directory)? {
+        let entry = entry?;
+        if !entry.file_name().to_string_lossy().starts_with(TEMPORARY_PREFIX) {
+            continue;
+        }
+        // A file from the future (a clock set back) has no age, and stays until its time comes.
+        let Ok(Ok(modified)) = entry.metadata().map(|metadata| metadata.modified()) else { continue };
+        if modified.elapsed().is_ok_and(|elapsed| elapsed >= age) {
+            fs::remove_file(entry.path())?;
+            swept += 1;
+        }
+    }
+    Ok(swept)
+}
+
+fn sync_directory(directory: &Path) -> io::Result<()> {
     File::open(directory)?.sync_all()
+}
+
+fn parent(path: &Path) -> io::Result<&Path> {
+    path.parent().ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "the path has no directory"))
+}
+
+fn failed(act: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error {
+    let path = path.to_owned();
+    move |source| Error { act, path, source }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::SystemTime;
+
+    use super::*;
+
+    fn names(directory: &Path) -> Vec<String> {
+        let entries = fs::read_dir(directory).unwrap();
+        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+    }
+
+    #[test]
+    fn a_write_replaces_the_file_and_leaves_nothing_beside_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("claim.json");
+        write(&path, b"old", 0o600).unwrap();
+        write(&path, b"new", 0o644).unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"new");
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o644);
+        assert_eq!(names(directory.path()), ["claim.json"]);
+    }
+
+    #[test]
+    fn a_failed_write_leaves_the_old_file_and_nothing_beside_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("taken");
+        fs::create_dir_all(path.join("by a directory")).unwrap();
+        let error = write(&path, b"new", 0o644).unwrap_err();
+        assert_eq!(error.to_string(), format!("cannot write {}", path.display()));
+        assert_eq!(names(directory.path()), ["taken"]);
+    }
+
+    #[test]
+    fn removing_what_is_gone_is_success() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("claim.json");
+        fs::write(&path, "").unwrap();
+        remove(&path).unwrap();
+        remove(&path).unwrap();
+        assert!(names(directory.path()).is_empty());
+    }
+
+    #[test]
+    fn a_sweep_takes_old_leftovers_and_nothing_else() {
+        let directory = tempfile::tempdir().unwrap();
+        let old = SystemTime::now() - 2 * LEFTOVER_AGE;
+        for name in [".gpu-dra-plugin-a1", "claim.json", ".other"] {
+            let file = File::create(directory.path().join(name)).unwrap();
+            file.set_modified(old).unwrap();
+        }
+        File::create(directory.path().join(".gpu-dra-plugin-young")).unwrap();
+        assert_eq!(sweep(directory.path()).unwrap(), 1);
+        let mut left = names(directory.path());
+        left.sort();
+        assert_eq!(left, [".gpu-dra-plugin-young", ".other", "claim.json"]);
+    }
 }

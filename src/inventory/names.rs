@@ -20,6 +20,9 @@ const FILE: &str = "names.json";
 /// The number of [`File`]'s shape. A file with another one is set aside like a damaged one.
 const VERSION: u32 = 1;
 
+/// For root alone, like everything in the plugin's directory.
+const MODE: u32 = 0o600;
+
 /// Names given so far, and the file that keeps them.
 #[derive(Debug, Clone)]
 pub struct NameMap {
@@ -115,7 +118,10 @@ impl NameMap {
     pub fn save(&mut self) -> Result<(), Error> {
         if self.unsaved {
             let file = File { version: VERSION, names: self.names.clone() };
-            let write = || atomic::write(&self.path, &serde_json::to_vec_pretty(&file)?);
+            let write = || {
+                let bytes = serde_json::to_vec_pretty(&file)?;
+                atomic::write(&self.path, &bytes, MODE).map_err(|error| error.source)
+            };
             write().map_err(|source| Error::Write { path: self.path.clone(), source })?;
             self.unsaved = false;
         }

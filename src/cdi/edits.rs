@@ -1,0 +1,190 @@
+//! From what is on the host to what a container gets.
+//!
+//! ```text
+//!  Sources ──look──▶ Found ──spec──▶ Spec
+//!  where things      what is there    of one claim
+//!  can be            right now
+//! ```
+//!
+//! A spec is whole or an error. A container that starts with half a driver fails in ways that nobody can read, so what is
+//! missing is named here, and the kubelet tries again.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use super::spec::{ContainerEdits, Device, DeviceNode, Kind, Mount, Spec};
+use crate::device::GpuUuid;
+use crate::host::driver_root::{self, DriverFiles, DriverRoot, Kernel, Library, Mapped, NoLibraries, NotFound};
+use crate::host::node::{self, Devices, NodeError};
+
+/// Nodes that every CUDA program opens.
+const CONTROL_NODES: &[&str] = &["nvidiactl", "nvidia-uvm", "nvidia-uvm-tools"];
+
+/// The node of nvidia-modeset: a kernel module of its own, which machines without a display may lack.
+const MODESET_NODE: &str = "nvidia-modeset";
+
+/// Read and write. A container has no use for making more nodes (`m`): the runtime made those it gets.
+const NODE_PERMISSIONS: &str = "rw";
+
+/// How files are mounted: nothing in them runs with more rights or becomes a device, and nobody changes the host's copy.
+const FILE_OPTIONS: &[&str] = &["ro", "nosuid", "nodev", "rbind", "rprivate"];
+
+/// How sockets are mounted: connecting to one needs write access.
+const SOCKET_OPTIONS: &[&str] = &["nosuid", "nodev", "noexec", "rbind", "rprivate"];
+
+/// Where everything that a spec speaks of can be.
+#[derive(Debug, Clone)]
+pub struct Sources {
+    /// Device nodes.
+    pub devices: Devices,
+    /// Candidates, best first; looked through each time.
+    pub driver_roots: Vec<DriverRoot>,
+    /// `/sys`, for the kernel's firmware path.
+    pub sys: PathBuf,
+}
+
+/// A GPU that becomes a CDI device.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Target {
+    /// Name of the CDI device.
+    pub name: String,
+    /// The name that it is published under.
+    pub device: String,
+    /// Its identity.
+    pub uuid: GpuUuid,
+    /// `<minor>` of `/dev/nvidia<minor>`.
+    pub minor: u32,
+}
+
+/// What every device of every claim shares, as it is on the host now.
+#[derive(Debug, Clone)]
+pub struct Found {
+    devices: Devices,
+    common: ContainerEdits,
+}
+
+/// Why a spec cannot be complete.
+#[derive(Debug, thiserror::Error)]
+pub enum Incomplete {
+    /// No driver anywhere.
+    #[error("the container would have no CUDA")]
+    Driver(#[source] NotFound),
+    /// A driver without libcuda of its version.
+    #[error("the container would have no CUDA")]
+    Cuda(#[source] NoLibraries),
+    /// A node that every CUDA program opens.
+    #[error("the container would have no /dev/{name}")]
+    ControlNode {
+        /// Which one.
+        name: &'static str,
+        /// What is wrong with it.
+        #[source]
+        source: NodeError,
+    },
+    /// The node of a GPU.
+    #[error("the container would not have its GPU {device}")]
+    Gpu {
+        /// Which one.
+        device: String,
+        /// What is wrong with its node.
+        #[source]
+        source: NodeError,
+    },
+}
+
+// === impl Sources ===
+
+impl Sources {
+    /// Looks for the driver's files and the control nodes. Touches the disk.
+    pub fn look(&self, driver_version: Option<&str>) -> Result<Found, Incomplete> {
+        let root = driver_root::find(&self.driver_roots).map_err(Incomplete::Driver)?;
+        let kernel = Kernel::read(&self.devices.proc, &self.sys);
+        let files = root.files(driver_version, &kernel).map_err(Incomplete::Cuda)?;
+        tracing::debug!(root = %root.host.display(), version = files.version, absent = ?files.absent, "found the driver");
+
+        let mut common = ContainerEdits { env: environment(&files), ..ContainerEdits::default() };
+        for &name in CONTROL_NODES {
+            let node = self.devices.node(name).map_err(|source| Incomplete::ControlNode { name, source })?;
+            common.add_node(node);
+        }
+        match self.devices.node(MODESET_NODE) {
+            Ok(node) => common.add_node(node),
+            Err(error) => tracing::debug!(%error, "containers get no modeset node"),
+        }
+        common.mounts = mounts(files);
+        Ok(Found { devices: self.devices.clone(), common })
+    }
+}
+
+// === impl Found ===
+
+impl Found {
+    /// The spec of one claim. Targets with one name are one device.
+    pub fn spec(&self, kind: Kind, targets: &[Target]) -> Result<Spec, Incomplete> {
+        let mut devices: Vec<Device> = Vec::new();
+        for target in targets {
+            if devices.iter().any(|device| device.name == target.name) {
+                continue;
+            }
+            let name = format!("nvidia{}", target.minor);
+            let node = self.devices.node(&name);
+            let node = node.map_err(|source| Incomplete::Gpu { device: target.device.clone(), source })?;
+            let variable = target.device.to_ascii_uppercase().replace('-', "_");
+            let env = vec![format!("DRA_{variable}_UUID={}", target.uuid)];
+            let mut container_edits = ContainerEdits { env, ..ContainerEdits::default() };
+            container_edits.add_node(node);
+            devices.push(Device { name: target.name.clone(), container_edits });
+        }
+        Ok(Spec::new(kind, devices, self.common.clone()))
+    }
+}
+
+// === impl ContainerEdits ===
+
+impl ContainerEdits {
+    pub(super) fn add_node(&mut self, node: node::DeviceNode) {
+        let node::DeviceNode { name, host, major, minor, mode, uid, gid } = node;
+        let path = Path::new("/dev").join(name);
+        let open_to_all = mode & 0o006 == 0o006;
+        if !open_to_all && gid != 0 && !self.additional_gids.contains(&gid) {
+            self.additional_gids.push(gid);
+        }
+        self.device_nodes.push(DeviceNode {
+            host_path: (host != path).then_some(host),
+            path,
+            r#type: "c",
+            major,
+            minor,
+            file_mode: mode,
+            permissions: NODE_PERMISSIONS,
+            uid: (uid != 0).then_some(uid),
+            gid: (gid != 0).then_some(gid),
+        });
+    }
+}
+
+fn environment(files: &DriverFiles) -> Vec<String> {
+    let cuda = files.libraries.iter().filter(|library| library.is_cuda());
+    let directories: BTreeSet<_> = cuda.filter_map(|library| library.file.container.parent()).collect();
+    let directories: Vec<_> = directories.into_iter().map(|directory| directory.to_string_lossy()).collect();
+    vec!["NVIDIA_VISIBLE_DEVICES=void".to_owned(), format!("NVIDIA_CTK_LIBCUDA_DIR={}", directories.join(":"))]
+}
+
+/// All mounts; of several files that would appear at one path in the container, the first found.
+fn mounts(files: DriverFiles) -> Vec<Mount> {
+    let DriverFiles { version: _, libraries, binaries, firmware, sockets, absent: _ } = files;
+    let libraries = libraries.into_iter().flat_map(|Library { file, aliases }| {
+        let names = aliases.into_iter().map({
+            let host = file.host.clone();
+            move |container| Mapped { host: host.clone(), container }
+        });
+        [file.clone()].into_iter().chain(names).collect::<Vec<_>>()
+    });
+    let readable = libraries.chain(binaries).chain(firmware).map(|file| (file, FILE_OPTIONS));
+    let sockets = sockets.into_iter().map(|file| (file, SOCKET_OPTIONS));
+    let mut taken = BTreeSet::new();
+    let unique = readable.chain(sockets).filter(|(file, _)| taken.insert(file.container.clone()));
+    unique
+        .map(|(Mapped { host, container }, options)| Mount { host_path: host, container_path: container, options })
+        .collect()
+}

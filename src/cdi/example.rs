@@ -1,0 +1,64 @@
+//! A small machine for tests: a driver root, and a device tree of placeholders that any user can make.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use container_device_interface::spec::{Spec, read_spec};
+
+use super::Sources;
+use crate::host::driver_root::example::Tree;
+use crate::host::node::Devices;
+
+const MAJORS: &str =
+    "Character devices:\n195 nvidia\n195 nvidiactl\n195 nvidia-modeset\n510 nvidia-uvm\n\nBlock devices:\n";
+
+pub(crate) struct Machine {
+    pub(crate) driver: Tree,
+    directory: tempfile::TempDir,
+}
+
+// === impl Machine ===
+
+impl Machine {
+    /// A driver, all control nodes, and the nodes of two GPUs.
+    pub(crate) fn new() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let machine = Self { driver: Tree::debian(), directory };
+        fs::create_dir(machine.dev()).unwrap();
+        fs::create_dir(machine.proc()).unwrap();
+        fs::write(machine.proc().join("devices"), MAJORS).unwrap();
+        for name in ["nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset", "nvidia0", "nvidia1"] {
+            fs::write(machine.dev().join(name), "").unwrap();
+        }
+        machine
+    }
+
+    pub(crate) fn dev(&self) -> PathBuf {
+        self.directory.path().join("dev")
+    }
+
+    fn proc(&self) -> PathBuf {
+        self.directory.path().join("proc")
+    }
+
+    /// Where claims and specs go.
+    pub(crate) fn state(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    pub(crate) fn sources(&self) -> Sources {
+        Sources {
+            devices: Devices { local: self.dev(), host: "/dev".into(), proc: self.proc(), placeholders: true },
+            driver_roots: vec![self.driver.root()],
+            sys: self.directory.path().join("sys"),
+        }
+    }
+}
+
+/// Reads a spec as a container runtime does: against the schema, its version's rules, and for each device.
+pub(crate) fn read_as_runtime(path: &Path) -> Spec {
+    match read_spec(&path.to_owned(), 0) {
+        Ok(spec) => spec,
+        Err(error) => panic!("a runtime refuses {}: {error:#}", path.display()),
+    }
+}
