@@ -11,6 +11,7 @@
 //! than the real thing is a defect.
 
 pub mod api;
+pub mod cel;
 pub mod host;
 pub mod kubelet;
 pub mod release;
