@@ -1,4 +1,5 @@
-//! Compiles the clients of the services in `proto/`: the fake kubelet calls what the plugin serves.
+//! Compiles the messages of the services in `proto/`, which the fake kubelet calls, and their servers, from which its own
+//! tests build plugins.
 
 use std::error::Error;
 use std::path::Path;
@@ -13,6 +14,6 @@ const SERVICES: [&str; 5] =
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo:rerun-if-changed={PROTO}");
     let files = SERVICES.map(|name| Path::new(PROTO).join(name));
-    tonic_prost_build::configure().build_server(false).compile_fds(protox::compile(files, [PROTO])?)?;
+    tonic_prost_build::configure().build_client(false).compile_fds(protox::compile(files, [PROTO])?)?;
     Ok(())
 }

@@ -10,7 +10,9 @@
 //! The fakes follow the rules of the kubelet and of the API server, not the habits of our driver: a fake that is laxer
 //! than the real thing is a defect.
 
+pub mod allocator;
 pub mod api;
+pub mod cel;
 pub mod host;
 pub mod kubelet;
 pub mod release;
