@@ -137,13 +137,7 @@ pub struct Args {
     pub placeholder_devices: bool,
 
     /// Address of /metrics, /healthz and /readyz: `host:port`, `:port`, or `off`
-    #[arg(
-        long,
-        env = "HTTP_ENDPOINT",
-        value_name = "ADDRESS",
-        default_value = ":8080",
-        help_heading = "Observation"
-    )]
+    #[arg(long, env = "HTTP_ENDPOINT", value_name = "ADDRESS", default_value = ":8080", help_heading = "Observation")]
     pub http_endpoint: Endpoint,
 
     /// How log lines look

@@ -23,7 +23,6 @@ use axum::response::IntoResponse;
 use axum::routing::get;
 use prometheus_client::registry::Registry;
 use tokio::net::TcpListener;
-use tokio_util::sync::CancellationToken;
 
 /// The content type of OpenMetrics text, which is what the encoder writes.
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -65,21 +64,16 @@ impl Server {
         self.listener.local_addr()
     }
 
-    /// Serves until the token is cancelled.
-    pub async fn serve(self, registry: Arc<Registry>, conditions: Conditions, stop: CancellationToken) {
+    /// Serves for ever. Connections that are still open must not hold up the end of the process, so the future is
+    /// dropped then, not drained.
+    pub async fn serve(self, registry: Arc<Registry>, conditions: Conditions) {
         let routes = Router::new()
             .route("/metrics", get(metrics))
             .route("/healthz", get(|| async { "ok\n" }))
             .route("/readyz", get(ready))
             .with_state(Shared { registry, conditions });
-        // Connections that are still open must not hold up the end of the process, so serving is dropped, not drained.
-        tokio::select! {
-            result = axum::serve(self.listener, routes).into_future() => {
-                if let Err(error) = result {
-                    tracing::error!(%error, "the HTTP server for /metrics and /readyz ended");
-                }
-            }
-            () = stop.cancelled() => {}
+        if let Err(error) = axum::serve(self.listener, routes).await {
+            tracing::error!(%error, "the HTTP server for /metrics and /readyz ended");
         }
     }
 }

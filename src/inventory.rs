@@ -13,7 +13,7 @@ pub mod names;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use tokio::sync::watch;
 
@@ -27,12 +27,20 @@ pub use names::NameMap;
 /// What the other rooms see of the inventory: `None` until NVML has answered once.
 pub type Current = watch::Receiver<Option<Arc<Node>>>;
 
-/// Why the last look at the machine failed; `None` while it succeeds.
-pub type Failure = watch::Receiver<Option<String>>;
+/// What others see of an inventory.
+#[derive(Debug, Clone)]
+pub struct Views {
+    /// What the node has.
+    pub current: Current,
+    /// When it was last looked at with success. Every look is a change here, also one that found nothing new.
+    pub looked: watch::Receiver<Option<SystemTime>>,
+    /// Why the last look failed; `None` while looks succeed.
+    pub failure: watch::Receiver<Option<String>>,
+}
 
-/// How often the machine is looked at. Links that die or return have to show within a minute; a look takes some
-/// hundred NVML calls of microseconds.
-const LOOK_EVERY: Duration = Duration::from_secs(30);
+/// How often the machine is looked at. Links that die or return have to show within a minute, and the kubelet is to
+/// hear every 10 s that devices are healthy; a look takes some hundred NVML calls of microseconds.
+const LOOK_EVERY: Duration = Duration::from_secs(10);
 
 /// How soon after a failed look: the driver may be starting.
 const RETRY_AFTER: Duration = Duration::from_secs(5);
@@ -42,13 +50,13 @@ const RETRY_AFTER: Duration = Duration::from_secs(5);
 const LOOK_WITHIN: Duration = Duration::from_secs(60);
 
 /// Keeps [`Current`] up to date.
-#[derive(Debug)]
 pub struct Inventory {
     session: Session,
     roots: Roots,
     names: NameMap,
     reported: Reported,
     current: watch::Sender<Option<Arc<Node>>>,
+    looked: watch::Sender<Option<SystemTime>>,
     failure: watch::Sender<Option<String>>,
 }
 
@@ -149,11 +157,14 @@ fn with_place(facts: Facts, name: DeviceName, place: Place) -> Gpu {
 
 impl Inventory {
     /// An inventory that has not looked yet.
-    pub fn new(session: Session, roots: Roots, names: NameMap) -> (Self, Current, Failure) {
-        let (current, receive_current) = watch::channel(None);
-        let (failure, receive_failure) = watch::channel(None);
-        let reported = Reported::default();
-        (Self { session, roots, names, reported, current, failure }, receive_current, receive_failure)
+    pub fn new(session: Session, roots: Roots, names: NameMap) -> Self {
+        let (current, looked, failure) = (watch::Sender::new(None), watch::Sender::new(None), watch::Sender::new(None));
+        Self { session, roots, names, reported: Reported::default(), current, looked, failure }
+    }
+
+    /// What it finds, for others to watch.
+    pub fn views(&self) -> Views {
+        Views { current: self.current.subscribe(), looked: self.looked.subscribe(), failure: self.failure.subscribe() }
     }
 
     /// Looks for ever. Drop the future to stop.
@@ -186,6 +197,7 @@ impl Inventory {
             *current = Some(Arc::new(node));
             true
         });
+        self.looked.send_replace(Some(SystemTime::now()));
         true
     }
 
@@ -250,11 +262,12 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let root = directory.path().to_owned();
         let roots = Roots { sys: root.join("sys"), proc: root.join("proc"), dev: root.join("dev") };
-        let session = Session::new(Some(root.join("libnvidia-ml.so.1")));
-        let (mut inventory, current, failure) =
-            Inventory::new(session, roots, NameMap::load(directory.path()).unwrap());
+        let session = Session::new(move || Some(root.join("libnvidia-ml.so.1")));
+        let mut inventory = Inventory::new(session, roots, NameMap::load(directory.path()).unwrap());
+        let views = inventory.views();
         assert!(!inventory.look().await);
-        assert_eq!(*current.borrow(), None);
-        assert!(failure.borrow().as_ref().unwrap().contains("libnvidia-ml.so.1"));
+        assert_eq!(*views.current.borrow(), None);
+        assert_eq!(*views.looked.borrow(), None);
+        assert!(views.failure.borrow().as_ref().unwrap().contains("libnvidia-ml.so.1"));
     }
 }

@@ -76,6 +76,11 @@ impl Settings {
             pod_uid: None,
         }
     }
+
+    /// Makes the plugin's own directory, for root alone, where it is missing.
+    pub fn make_plugin_dir(&self) -> Result<(), SocketError> {
+        sockets::make_dir(&self.plugin_dir).map(|_| ())
+    }
 }
 
 #[cfg(test)]

@@ -1,1 +1,201 @@
-//! Wires the parts.
+//! The plugin on its node: wires the parts, watches over them, and drains them.
+//!
+//! ```text
+//!  start   sockets' directory ─▶ claims of the last run ─▶ DRA socket ─▶ registrar socket
+//!                                inventory, publisher, health, HTTP run beside that from the first moment
+//!  stop    SIGTERM ─▶ registrar goes ─▶ calls at work end ─▶ DRA socket goes
+//! ```
+//!
+//! Registration waits for neither NVML nor the API server: the kubelet gives a plugin one second, and unprepare must
+//! work when both are down. What is not there yet is named by `/readyz`, and in the log once per change.
+
+mod driver;
+mod readiness;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use tracing::info;
+
+use self::driver::NvmlLibrary;
+use self::readiness::Readiness;
+use crate::args::{Args, Endpoint};
+use crate::host::{Roots, node};
+use crate::inventory::{Current, Inventory, NameMap, Views};
+use crate::kubelet::{self, DeviceHealth, HealthSnapshot, Verdict};
+use crate::nvml::Session;
+use crate::prepare::{self, Preparer};
+use crate::slice::{self, Pool};
+use crate::{cdi, cluster, http, metrics};
+
+/// Threads of the async runtime. All it does is wait: for sockets, for the API server, and for work on other threads.
+pub const WORKERS: usize = 2;
+
+/// How long calls at work may take at the end. DaemonSets grant 30 s by default before they kill.
+const GRACE: Duration = Duration::from_secs(20);
+
+/// Runs the plugin until SIGTERM or SIGINT.
+///
+/// # Errors
+/// What makes it impossible to begin: directories that cannot be written, a socket that another plugin serves, a
+/// kubeconfig that cannot be read. Whatever can come right by itself is waited for instead.
+pub async fn run(args: Args) -> anyhow::Result<()> {
+    let stop = stop_on_signal()?;
+    let drivers = driver::candidates(&args);
+    let Args {
+        node_name,
+        kubeconfig,
+        driver_name,
+        kubelet_root,
+        kubelet_registrar_directory_path,
+        kubelet_plugins_directory_path,
+        pod_uid,
+        cdi_root,
+        driver_root: _,
+        container_driver_root: _,
+        nvml_library,
+        sys_root,
+        proc_root,
+        dev_root,
+        placeholder_devices,
+        http_endpoint,
+        log_format: _,
+        log_level: _,
+    } = args;
+    info!(version = env!("CARGO_PKG_VERSION"), driver = driver_name, node = node_name, "starting");
+
+    let server = bind(http_endpoint).await?;
+    let mut registry = metrics::registry(&driver_name);
+    let kubelet = kubelet::Settings {
+        registry_dir: kubelet_registrar_directory_path.unwrap_or_else(|| kubelet_root.join("plugins_registry")),
+        plugin_dir: kubelet_plugins_directory_path.unwrap_or_else(|| kubelet_root.join("plugins")).join(&driver_name),
+        driver: driver_name.clone(),
+        pod_uid,
+    };
+    kubelet.make_plugin_dir()?;
+
+    let library = NvmlLibrary::new(nvml_library, drivers.clone());
+    let roots = Roots { sys: sys_root.clone(), proc: proc_root.clone(), dev: dev_root.clone() };
+    let inventory = Inventory::new(Session::new(move || library.locate()), roots, NameMap::load(&kubelet.plugin_dir)?);
+    let views = inventory.views();
+
+    let cluster = cluster::Cluster::connect(&cluster::Settings {
+        kubeconfig,
+        driver: driver_name.clone(),
+        node: node_name.clone(),
+    })
+    .await?;
+    let (pool, wanted) = watch::channel(None);
+    let (publisher, acceptance) =
+        cluster::Publisher::new(cluster.clone(), wanted, cluster::Metrics::register(&mut registry));
+
+    let devices = node::Devices {
+        local: dev_root.clone(),
+        host: dev_root,
+        proc: proc_root.clone(),
+        placeholders: placeholder_devices,
+    };
+    let settings = prepare::Settings {
+        claims_dir: kubelet.plugin_dir.join("claims"),
+        cdi_dir: cdi_root,
+        cdi_kind: cdi::Kind::claims_of(&driver_name)?,
+        sources: cdi::Sources { devices, driver_roots: drivers, sys: sys_root },
+        pool: node_name.clone(),
+        boot_id: node::boot_id(&proc_root)?,
+    };
+    let preparer = Preparer::open(settings, views.current.clone(), prepare::Metrics::register(&mut registry)).await?;
+
+    let kubelet_metrics = kubelet::Metrics::register(&mut registry);
+    let (health, snapshots) = watch::channel(Arc::default());
+    let dra = kubelet::Dra::new(cluster, preparer.clone());
+    let dra = kubelet::serve_dra(&kubelet, dra, snapshots, &kubelet_metrics).await?;
+
+    // Everything that runs until the end. Dropping it stops it, in whatever it is at: all of it may be killed too.
+    let mut running = tokio::task::JoinSet::new();
+    running.spawn(inventory.run());
+    running.spawn(lay_out(views.current.clone(), node_name.clone(), pool));
+    running.spawn(report_health(views.clone(), node_name, health));
+    running.spawn(publisher.run());
+
+    let registrar = kubelet::serve_registrar(&kubelet, &dra, &kubelet_metrics).await?;
+    let readiness = Readiness { views, registration: registrar.status(), published: acceptance };
+    running.spawn(readiness.clone().log());
+    if let Some(server) = server {
+        let conditions = Arc::new(move || readiness.conditions());
+        running.spawn(server.serve(Arc::new(registry), conditions));
+    }
+
+    let ended = tokio::select! {
+        () = stop.cancelled() => None,
+        ended = running.join_next() => ended,
+    };
+    info!("stopping");
+    registrar.close().await;
+    dra.close(GRACE).await;
+    info!("stopped");
+    match ended {
+        None => Ok(()),
+        Some(Ok(())) => anyhow::bail!("a part of the plugin ended by itself"),
+        Some(Err(error)) => Err(error).context("a part of the plugin ended by itself"),
+    }
+}
+
+/// Takes the address of /metrics and /readyz at once, so that a wrong one is known at start.
+async fn bind(endpoint: Endpoint) -> anyhow::Result<Option<http::Server>> {
+    let Endpoint::At(address) = endpoint else { return Ok(None) };
+    let server = http::Server::bind(address)
+        .await
+        .with_context(|| format!("cannot listen on {address} for /metrics and /readyz; see --http-endpoint"))?;
+    let address = server.address().context("cannot tell where /metrics and /readyz are")?;
+    info!(%address, "serving /metrics, /healthz and /readyz");
+    Ok(Some(server))
+}
+
+/// Passes the pool on whenever the inventory has changed. As long as nothing is known, nothing is wanted.
+async fn lay_out(mut inventory: Current, name: String, pool: watch::Sender<Option<Pool>>) {
+    loop {
+        let known = inventory.borrow_and_update().clone();
+        pool.send_replace(known.map(|node| slice::pool(&name, &node)));
+        if inventory.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Tells the kubelet of every look at the machine which devices it found. A look that fails tells nothing, so that what
+/// cannot be checked becomes unknown.
+async fn report_health(mut views: Views, pool: String, health: watch::Sender<Arc<HealthSnapshot>>) {
+    while views.looked.changed().await.is_ok() {
+        let looked = *views.looked.borrow_and_update();
+        let (Some(node), Some(updated)) = (views.current.borrow().clone(), looked) else { continue };
+        let slices = slice::pool(&pool, &node).slices;
+        let devices = slices.into_iter().flat_map(|slice| slice.devices).map(|device| DeviceHealth {
+            pool: pool.clone(),
+            device: device.name.to_string(),
+            verdict: Verdict::Healthy,
+            message: String::new(),
+            updated,
+        });
+        health.send_replace(Arc::new(HealthSnapshot { devices: devices.collect() }));
+    }
+}
+
+/// A token that SIGTERM and SIGINT cancel.
+fn stop_on_signal() -> anyhow::Result<CancellationToken> {
+    let handler = |kind| signal(kind).context("cannot handle signals");
+    let (mut terminate, mut interrupt) = (handler(SignalKind::terminate())?, handler(SignalKind::interrupt())?);
+    let stop = CancellationToken::new();
+    let token = stop.clone();
+    tokio::spawn(async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+        token.cancel();
+    });
+    Ok(stop)
+}

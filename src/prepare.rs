@@ -175,44 +175,31 @@ impl Preparer {
         let shared = Arc::new(Shared { machine, inventory, locks: Locks::default(), tasks, metrics });
         seen.mark_unchanged();
         shared.restore_specs().await;
-        shared.count();
+        shared.count_prepared();
         tokio::spawn(keep_specs(Arc::downgrade(&shared), seen));
         Ok(Self { shared })
     }
 
     /// Makes the claim's devices usable by containers. A repeat answers the same.
     pub async fn prepare(&self, claim: Claim) -> Result<Vec<PreparedDevice>, Error> {
-        let span = tracing::info_span!("prepare", claim.uid = %claim.uid, claim = %claim.name);
         let shared = Arc::clone(&self.shared);
         let work = async move {
             let result = shared.prepare(&claim).await;
-            match &result {
-                Ok(devices) => {
-                    let devices: Vec<_> = devices.iter().map(|device| device.device.as_str()).collect();
-                    tracing::info!(devices = devices.join(","), "prepared the claim");
-                }
-                Err(error) => shared.failed("prepare", error),
-            }
-            shared.count();
+            shared.count("prepare", &result);
             result
         };
-        self.detached(work.instrument(span)).await
+        self.detached(work.in_current_span()).await
     }
 
     /// Takes back everything that prepare did. Succeeds for claims that are not known.
     pub async fn unprepare(&self, uid: &ClaimUid) -> Result<(), Error> {
-        let span = tracing::info_span!("unprepare", claim.uid = %uid);
         let (shared, uid) = (Arc::clone(&self.shared), uid.clone());
         let work = async move {
             let result = shared.unprepare(&uid).await;
-            match &result {
-                Ok(()) => tracing::info!("unprepared the claim"),
-                Err(error) => shared.failed("unprepare", error),
-            }
-            shared.count();
+            shared.count("unprepare", &result);
             result
         };
-        self.detached(work.instrument(span)).await
+        self.detached(work.in_current_span()).await
     }
 
     /// Waits until no work is left, including that of calls that were dropped. For shutdown, when no new calls come.
@@ -349,13 +336,15 @@ impl Shared {
         done.unwrap_or(Err(Error::Internal))
     }
 
-    fn count(&self) {
-        self.metrics.prepared.set(i64::try_from(self.machine.prepared().len()).unwrap_or(i64::MAX));
+    fn count<T>(&self, operation: &'static str, result: &Result<T, Error>) {
+        if let Err(error) = result {
+            self.metrics.failures.get_or_create(&Failure { operation, cause: error.cause() }).inc();
+        }
+        self.count_prepared();
     }
 
-    fn failed(&self, operation: &'static str, error: &Error) {
-        self.metrics.failures.get_or_create(&Failure { operation, cause: error.cause() }).inc();
-        tracing::warn!(%error, "cannot {operation} the claim");
+    fn count_prepared(&self) {
+        self.metrics.prepared.set(i64::try_from(self.machine.prepared().len()).unwrap_or(i64::MAX));
     }
 }
 

@@ -10,7 +10,7 @@ use fake_node::host::{Host, HostBuilder};
 use gpu_dra_plugin::device::attribute::Value;
 use gpu_dra_plugin::device::{AddressingMode, Fabric, Gpu, LeftOut};
 use gpu_dra_plugin::host::Roots;
-use gpu_dra_plugin::inventory::{Current, Discovery, Failure, Inventory, NameMap, discover};
+use gpu_dra_plugin::inventory::{Discovery, Inventory, NameMap, Views, discover};
 use gpu_dra_plugin::nvml::{self, Code, Session};
 use gpu_dra_plugin::slice::{Device, pool};
 use tempfile::TempDir;
@@ -48,7 +48,8 @@ impl Machine {
     fn build(builder: HostBuilder) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let host = builder.build(directory.path().join("node")).unwrap();
-        let session = Session::new(Some(host.library()));
+        let library = host.library();
+        let session = Session::new(move || Some(library.clone()));
         Self { host, session, plugin: tempfile::tempdir().unwrap(), _directory: directory }
     }
 
@@ -77,8 +78,10 @@ impl Machine {
         self.try_discover().await.unwrap()
     }
 
-    fn inventory(&self) -> (Inventory, Current, Failure) {
-        Inventory::new(self.session.clone(), self.roots(), self.names())
+    fn inventory(&self) -> (Inventory, Views) {
+        let inventory = Inventory::new(self.session.clone(), self.roots(), self.names());
+        let views = inventory.views();
+        (inventory, views)
     }
 }
 
@@ -330,7 +333,7 @@ async fn a_machine_whose_gpus_are_all_gone_publishes_one_empty_slice() {
 #[tokio::test]
 async fn a_driver_that_is_not_loaded_yet_is_tried_again() {
     let machine = Machine::builtin("dgx-h100");
-    let (mut inventory, current, failure) = machine.inventory();
+    let (mut inventory, Views { current, failure, .. }) = machine.inventory();
     machine.fail(vec![fault("nvmlInit", None, 9)]);
     assert!(!inventory.look().await);
     assert!(current.borrow().is_none() && failure.borrow().as_ref().unwrap().contains("DRIVER_NOT_LOADED (9)"));
@@ -383,7 +386,7 @@ async fn a_call_that_panics_is_an_error_and_takes_nothing_with_it() {
 #[tokio::test]
 async fn what_changes_is_published_once_and_a_failed_look_changes_nothing() {
     let machine = Machine::builtin("dgx-a100-40gb");
-    let (mut inventory, mut current, _failure) = machine.inventory();
+    let (mut inventory, Views { mut current, .. }) = machine.inventory();
     assert!(inventory.look().await);
     assert!(current.has_changed().unwrap());
     let before = current.borrow_and_update().clone();

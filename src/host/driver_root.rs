@@ -130,7 +130,8 @@ pub fn find(candidates: &[DriverRoot]) -> Result<&DriverRoot, NotFound> {
 
 /// `path` seen from a process whose `/` is elsewhere.
 fn under(root: &Path, path: &Path) -> PathBuf {
-    root.join(path.strip_prefix("/").unwrap_or(path))
+    // Collected anew, because joining an empty path would leave a slash at the end.
+    root.join(path.strip_prefix("/").unwrap_or(path)).components().collect()
 }
 
 // === impl NotFound ===

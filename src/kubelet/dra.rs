@@ -13,7 +13,8 @@
 //!   connection breaks; the task goes on, and the kubelet's next try finds what it left.
 //! * No claims is a success without work: probes ask that.
 //!
-//! Error texts reach the events of the pod as they are.
+//! Error texts reach the events of the pod as they are; the log has their causes too. What came of a claim is logged
+//! here and nowhere below.
 
 use std::collections::HashMap;
 use std::error::Error;
@@ -46,8 +47,16 @@ pub struct Dra {
     tasks: TaskTracker,
 }
 
-/// What is done with one claim; an error is the text for its entry.
-type Work<T> = Arc<dyn Fn(ClaimName, ClaimUid) -> BoxFuture<'static, Result<T, String>> + Send + Sync>;
+/// What is done with one claim.
+type Work<T> = Arc<dyn Fn(ClaimName, ClaimUid) -> BoxFuture<'static, Result<T, Failure>> + Send + Sync>;
+
+/// Why nothing came of a claim.
+pub(super) struct Failure {
+    /// For the pod's events.
+    message: String,
+    /// What is behind it, for the log.
+    causes: Vec<String>,
+}
 
 /// A claim as the kubelet names it.
 struct Named {
@@ -65,25 +74,25 @@ impl Dra {
             move |name, uid| {
                 let (cluster, preparer) = (cluster.clone(), preparer.clone());
                 async move {
-                    let claim = cluster.claim(&name, &uid).await.map_err(|error| text(&error))?;
-                    preparer.prepare(claim).await.map_err(|error| text(&error))
+                    let claim = cluster.claim(&name, &uid).await.map_err(Failure::new)?;
+                    preparer.prepare(claim).await.map_err(Failure::new)
                 }
                 .boxed()
             },
             move |_, uid| {
                 let preparer = unpreparer.clone();
-                async move { preparer.unprepare(&uid).await.map_err(|error| text(&error)) }.boxed()
+                async move { preparer.unprepare(&uid).await.map_err(Failure::new) }.boxed()
             },
         )
     }
 
     /// Does whatever the two functions do.
     pub(super) fn from_work(
-        prepare: impl Fn(ClaimName, ClaimUid) -> BoxFuture<'static, Result<Vec<PreparedDevice>, String>>
+        prepare: impl Fn(ClaimName, ClaimUid) -> BoxFuture<'static, Result<Vec<PreparedDevice>, Failure>>
         + Send
         + Sync
         + 'static,
-        unprepare: impl Fn(ClaimName, ClaimUid) -> BoxFuture<'static, Result<(), String>> + Send + Sync + 'static,
+        unprepare: impl Fn(ClaimName, ClaimUid) -> BoxFuture<'static, Result<(), Failure>> + Send + Sync + 'static,
     ) -> Self {
         Self { prepare: Arc::new(prepare), unprepare: Arc::new(unprepare), tasks: TaskTracker::new() }
     }
@@ -119,13 +128,18 @@ impl Dra {
                     let _permit = permits.acquire().await;
                     let outcome = match uid {
                         Ok(uid) => work(name, uid).await,
-                        Err(error) => Err(error.to_string()),
+                        Err(error) => Err(Failure::new(error)),
                     };
                     match &outcome {
                         Ok(_) => info!("Claim {act}d"),
-                        Err(error) => warn!(error, "Cannot {act} the claim"),
+                        Err(Failure { message, causes }) if causes.is_empty() => {
+                            warn!(error = message, "Cannot {act} the claim");
+                        }
+                        Err(Failure { message, causes }) => {
+                            warn!(error = message, causes = causes.join(": "), "Cannot {act} the claim");
+                        }
                     }
-                    outcome
+                    outcome.map_err(|failure| failure.message)
                 };
                 self.tasks.spawn(task.instrument(span))
             });
@@ -200,16 +214,18 @@ macro_rules! serve {
 serve!(dra_v1, share_id);
 serve!(dra_v1beta1);
 
-/// An error and what caused it, in one line.
-fn text(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        cause = error.source();
+// === impl Failure ===
+
+impl Failure {
+    fn new(error: impl Error) -> Self {
+        let mut causes = Vec::new();
+        let mut cause = error.source();
+        while let Some(error) = cause {
+            causes.push(error.to_string());
+            cause = error.source();
+        }
+        Self { message: error.to_string(), causes }
     }
-    text
 }
 
 #[cfg(test)]

@@ -16,9 +16,8 @@
 //! and the next call opens what lies at the path by then. A call that hangs for ever holds its library for ever: then
 //! all later calls miss their deadlines, and only a restart of the process helps.
 
-use std::ffi::OsString;
 use std::mem::ManuallyDrop;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::thread;
 use std::time::Duration;
@@ -39,15 +38,14 @@ const DEFAULT_LIBRARY: &str = "libnvidia-ml.so.1";
 const MAX_THREADS: usize = 8;
 
 /// An NVML library. Nothing is loaded before the first call. Clones share it.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Session {
     shared: Arc<Shared>,
 }
 
-#[derive(Debug)]
 struct Shared {
-    /// A file, or a name that the loader looks up.
-    path: OsString,
+    /// Says which library to open: a file, or a name that the loader looks up.
+    locate: Box<dyn Fn() -> Option<PathBuf> + Send + Sync>,
     threads: Arc<Semaphore>,
     /// Read-locked by every call in progress: whoever write-locks it is the library's only user.
     slot: RwLock<Slot>,
@@ -64,11 +62,12 @@ struct Slot {
 // === impl Session ===
 
 impl Session {
-    /// A session on the library file at `path`; without one, on what the loader finds as `libnvidia-ml.so.1`.
-    pub fn new(path: Option<PathBuf>) -> Self {
-        let path = path.map_or_else(|| DEFAULT_LIBRARY.into(), PathBuf::into_os_string);
+    /// A session on the library file that `locate` names; where it names none, on what the loader finds as
+    /// `libnvidia-ml.so.1`. It is asked whenever the library is opened: a driver can be installed, or installed
+    /// elsewhere, after the plugin has started.
+    pub fn new(locate: impl Fn() -> Option<PathBuf> + Send + Sync + 'static) -> Self {
         let threads = Arc::new(Semaphore::new(MAX_THREADS));
-        Self { shared: Arc::new(Shared { path, threads, slot: RwLock::default() }) }
+        Self { shared: Arc::new(Shared { locate: Box::new(locate), threads, slot: RwLock::default() }) }
     }
 
     /// Runs `f` with the library and waits up to `within` for its answer. `act` says what it does, as a verb with its
@@ -132,13 +131,14 @@ impl Shared {
     fn open(&self) -> Result<(), Error> {
         let mut slot = self.slot.write().unwrap_or_else(PoisonError::into_inner);
         if slot.library.is_none() {
-            let nvml = self.load(InitFlags::empty()).or_else(|error| match error.code() {
+            let path = (self.locate)().unwrap_or_else(|| DEFAULT_LIBRARY.into());
+            let nvml = load(&path, InitFlags::empty()).or_else(|error| match error.code() {
                 // A machine whose last GPU went away is a machine with zero GPUs, not a failure.
-                Some(Code::NOT_FOUND | Code::GPU_NOT_FOUND) => self.load(InitFlags::NO_GPUS),
+                Some(Code::NOT_FOUND | Code::GPU_NOT_FOUND) => load(&path, InitFlags::NO_GPUS),
                 _ => Err(error),
             })?;
             tracing::info!(
-                library = %self.path.display(),
+                library = %path.display(),
                 driver = nvml.sys_driver_version().ok(),
                 "opened the NVML library"
             );
@@ -146,22 +146,6 @@ impl Shared {
             slot.generation += 1;
         }
         Ok(())
-    }
-
-    fn load(&self, flags: InitFlags) -> Result<Nvml, Error> {
-        let call = if flags.is_empty() { "nvmlInit_v2" } else { "nvmlInitWithFlags" };
-        let nvml = Nvml::builder().lib_path(&self.path).flags(flags).init().map_err(|error| match error {
-            NvmlError::LibloadingError(error) => {
-                Error::Library { path: self.path.display().to_string(), reason: error.to_string() }
-            }
-            error => Error::from_wrapper(call, None, error),
-        })?;
-        if nvml.lib().nvmlShutdown.is_err() {
-            // Dropping such a library panics.
-            std::mem::forget(nvml);
-            return Err(Error::Symbol { call: "nvmlShutdown" });
-        }
-        Ok(nvml)
     }
 
     /// Waits for the last user and closes the library, unless it is another one by now.
@@ -176,6 +160,22 @@ impl Shared {
     }
 }
 
+fn load(path: &Path, flags: InitFlags) -> Result<Nvml, Error> {
+    let call = if flags.is_empty() { "nvmlInit_v2" } else { "nvmlInitWithFlags" };
+    let nvml = Nvml::builder().lib_path(path.as_os_str()).flags(flags).init().map_err(|error| match error {
+        NvmlError::LibloadingError(error) => {
+            Error::Library { path: path.display().to_string(), reason: error.to_string() }
+        }
+        error => Error::from_wrapper(call, None, error),
+    })?;
+    if nvml.lib().nvmlShutdown.is_err() {
+        // Dropping such a library panics.
+        std::mem::forget(nvml);
+        return Err(Error::Symbol { call: "nvmlShutdown" });
+    }
+    Ok(nvml)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -184,7 +184,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_missing_library_is_an_error_of_each_call() {
-        let session = Session::new(Some("/nowhere/libnvidia-ml.so.1".into()));
+        let session = Session::new(|| Some("/nowhere/libnvidia-ml.so.1".into()));
         for _ in 0..=MAX_THREADS {
             let error = session.call("count the GPUs", LONG, |_| Ok(())).await.unwrap_err();
             assert!(matches!(&error, Error::Library { path, .. } if path == "/nowhere/libnvidia-ml.so.1"), "{error}");
@@ -193,7 +193,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_library_that_is_not_nvml_is_an_error() {
-        let session = Session::new(Some("libm.so.6".into()));
+        let session = Session::new(|| Some("libm.so.6".into()));
         let error = session.call("count the GPUs", LONG, |_| Ok(())).await.unwrap_err();
         assert_eq!(error, Error::Symbol { call: "nvmlInit_v2" });
     }

@@ -20,6 +20,10 @@ fn device() -> PreparedDevice {
     }
 }
 
+fn failure(message: &str) -> Failure {
+    Failure { message: message.to_owned(), causes: Vec::new() }
+}
+
 /// Does what a UID says: `good…`, `panics`, anything else fails. Keeps the UIDs that it was called with.
 fn by_uid() -> (Dra, Arc<Mutex<Vec<String>>>) {
     let seen = Arc::new(Mutex::new(Vec::new()));
@@ -30,13 +34,13 @@ fn by_uid() -> (Dra, Arc<Mutex<Vec<String>>>) {
             match uid.as_str() {
                 good if good.starts_with("good") => Ok(vec![device()]),
                 "panics" => panic!("as asked to"),
-                _ => Err("the device gpu-7 does not exist on this node".to_owned()),
+                _ => Err(failure("the device gpu-7 does not exist on this node")),
             }
         }
         .boxed()
     };
     let unprepare = |_, uid: ClaimUid| {
-        async move { if uid.as_str() == "bad" { Err("GPU is busy".to_owned()) } else { Ok(()) } }.boxed()
+        async move { if uid.as_str() == "bad" { Err(failure("GPU is busy")) } else { Ok(()) } }.boxed()
     };
     (Dra::from_work(prepare, unprepare), seen)
 }
@@ -189,13 +193,14 @@ async fn work_goes_on_when_its_call_is_dropped() {
 }
 
 #[test]
-fn the_text_of_an_error_says_what_failed_and_why() {
+fn a_pod_is_told_what_failed_and_the_log_also_why() {
     #[derive(Debug, thiserror::Error)]
     #[error("cannot write the record")]
     struct Failed(#[source] io::Error);
 
-    let error = Failed(io::Error::new(io::ErrorKind::StorageFull, "no space left on device"));
-    assert_eq!(text(&error), "cannot write the record: no space left on device");
+    let failure = Failure::new(Failed(io::Error::new(io::ErrorKind::StorageFull, "no space left on device")));
+    assert_eq!(failure.message, "cannot write the record");
+    assert_eq!(failure.causes, ["no space left on device"]);
 }
 
 /// Keeps what is logged.
@@ -229,7 +234,7 @@ async fn every_line_of_a_call_names_its_claim_and_its_request() {
         async {
             info!("a line of somebody below");
             tokio::task::yield_now().await;
-            Err("no such device".to_owned())
+            Err(failure("no such device"))
         }
         .boxed()
     };
