@@ -10,7 +10,8 @@
 //! It speaks for one played [`Release`]: that release's versions, fields, gates, limits and messages. It follows the
 //! API's rules, not our driver's habits. What it leaves out, on purpose:
 //!
-//! * bodies in YAML or protobuf, and aggregated discovery: clients fall back to JSON and plain discovery;
+//! * bodies in YAML or protobuf (`kubectl create namespace` sends that; `kubectl create -f` does not), and aggregated
+//!   discovery, for which clients have a fallback;
 //! * CEL selectors are not compiled, pods are stored without validation and deleted without a grace period;
 //! * lists at an exact older revision answer 410;
 //! * who may do what: every request is allowed.
