@@ -190,6 +190,11 @@ impl ApiServer {
         format!("http://{}", self.shared.address)
     }
 
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.shared.address
+    }
+
     /// The played release.
     pub fn release(&self) -> Release {
         self.shared.registry.release

@@ -10,10 +10,10 @@ use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
 use tokio::process::{Child, Command};
 use tokio::time::{sleep, timeout};
+
+use crate::http;
 
 /// How often the log is read again while waiting for a line in it.
 const LOG_LOOK: Duration = Duration::from_millis(20);
@@ -158,7 +158,7 @@ impl Plugin {
     /// Asks its HTTP endpoint, for example for `/readyz`: status code and body.
     pub async fn get(&mut self, path: &str) -> Result<(u16, String), PluginError> {
         let address = self.http_address().await?;
-        get(address, path).await.map_err(|source| PluginError::Http { path: path.to_owned(), source })
+        http::request("GET", address, path).await.map_err(|source| PluginError::Http { path: path.to_owned(), source })
     }
 
     /// Waits until `/readyz` says that the node can be used.
@@ -179,7 +179,8 @@ impl Plugin {
 
     /// Sends SIGTERM and waits for the end.
     pub async fn terminate(mut self) -> Result<ExitStatus, PluginError> {
-        if let Some(pid) = self.child.id().and_then(|pid| i32::try_from(pid).ok()).and_then(rustix::process::Pid::from_raw)
+        if let Some(pid) =
+            self.child.id().and_then(|pid| i32::try_from(pid).ok()).and_then(rustix::process::Pid::from_raw)
         {
             rustix::process::kill_process(pid, rustix::process::Signal::TERM)
                 .map_err(|error| process("end", &self.log, error.into()))?;
@@ -208,16 +209,4 @@ impl Plugin {
 
 fn process(act: &'static str, log: &Path, source: io::Error) -> PluginError {
     PluginError::Process { act, binary: log.with_file_name("the plugin"), source }
-}
-
-/// One HTTP/1.0 request: no keep-alive, no chunks, nothing to parse but the end.
-async fn get(address: SocketAddr, path: &str) -> io::Result<(u16, String)> {
-    let mut stream = TcpStream::connect(address).await?;
-    stream.write_all(format!("GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n").as_bytes()).await?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).await?;
-    let malformed = || io::Error::new(io::ErrorKind::InvalidData, "not an HTTP answer");
-    let (head, body) = answer.split_once("\r\n\r\n").ok_or_else(malformed)?;
-    let status = head.split(' ').nth(1).and_then(|code| code.parse().ok()).ok_or_else(malformed)?;
-    Ok((status, body.to_owned()))
 }

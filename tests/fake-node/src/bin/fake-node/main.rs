@@ -1,0 +1,216 @@
+//! `fake-node`: a Kubernetes node without a GPU, from the command line.
+
+mod demo;
+mod show;
+
+use std::env;
+use std::ffi::OsString;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, bail};
+use clap::{Args, Parser, Subcommand};
+use fake_node::host::{DeviceNodes, refuse_real_driver};
+use fake_node::node::{DRIVER, NODE, Node, Settings};
+use fake_node::release::Release;
+use topology::Topology;
+
+/// `EX_USAGE` of sysexits.h: the command line is wrong.
+const USAGE: u8 = 64;
+
+/// A Kubernetes node without a GPU: host tree, mock NVML, fake kubelet and fake API server, with the real plugin on it.
+#[derive(Debug, Parser)]
+#[command(name = "fake-node", version, max_term_width = 110)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Take one claim from the plugin's start to the pod's end, and explain each step
+    Demo {
+        #[command(flatten)]
+        machine: Machine,
+        /// Leave the node up afterwards, with a kubeconfig for kubectl; Ctrl-C ends it
+        #[arg(long)]
+        keep: bool,
+        /// Print the whole CDI spec instead of its beginning
+        #[arg(long)]
+        full: bool,
+    },
+    /// Start a node with the plugin and leave it up until Ctrl-C
+    Run {
+        #[command(flatten)]
+        machine: Machine,
+    },
+    /// Start a node with the plugin, run a command beside it, and end with the command's exit code
+    ///
+    /// The command finds KUBECONFIG, NODE_NAME, FAKE_NODE_DIR and FAKE_NODE_REGISTRAR (the plugin's registrar socket) in
+    /// its environment.
+    Exec {
+        #[command(flatten)]
+        machine: Machine,
+        /// The command and its arguments
+        #[arg(last = true, required = true)]
+        command: Vec<OsString>,
+    },
+    /// List the machines that can be played
+    Topologies {
+        /// Names alone, one a line
+        #[arg(long)]
+        names: bool,
+    },
+}
+
+#[derive(Debug, Args)]
+struct Machine {
+    /// Which machine to play: a name, or `help` for a list
+    #[arg(long, value_name = "NAME", default_value = "dgx-h100")]
+    topology: String,
+    /// Which Kubernetes release to play
+    #[arg(long, value_name = "RELEASE", default_value = "1.36")]
+    release: Release,
+    /// Where to build it: a new or empty directory with a short path [default: a temporary one]
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+}
+
+/// A node's directory, removed at the end if nobody asked for it.
+enum Directory {
+    Temporary(tempfile::TempDir),
+    Named(PathBuf),
+}
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            let _ = error.print();
+            return if error.use_stderr() { ExitCode::from(USAGE) } else { ExitCode::SUCCESS };
+        }
+    };
+    match run(cli.command) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(command: Command) -> anyhow::Result<ExitCode> {
+    let runtime = tokio::runtime::Runtime::new().context("cannot start the runtime")?;
+    let mut out = io::stdout();
+    match command {
+        Command::Topologies { names } => list(&mut out, names)?,
+        Command::Demo { machine, .. } | Command::Run { machine } | Command::Exec { machine, .. }
+            if machine.topology == "help" =>
+        {
+            list(&mut out, false)?;
+        }
+        Command::Demo { machine, keep, full } => runtime.block_on(async {
+            let (node, directory) = machine.start().await?;
+            let plugin = demo::run(&node, &mut out, full).await?;
+            if keep {
+                stay_up(&node, &mut out).await?;
+            }
+            demo::end(&node, plugin, &mut out).await?;
+            drop(directory);
+            anyhow::Ok(())
+        })?,
+        Command::Run { machine } => runtime.block_on(async {
+            let (node, directory) = machine.start().await?;
+            let plugin = node.start_ready_plugin().await?;
+            stay_up(&node, &mut out).await?;
+            plugin.terminate().await?;
+            drop(directory);
+            anyhow::Ok(())
+        })?,
+        Command::Exec { machine, command } => return runtime.block_on(exec(&machine, &command)),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn list(out: &mut impl Write, names_alone: bool) -> anyhow::Result<()> {
+    for name in Topology::names() {
+        if names_alone {
+            writeln!(out, "{name}")?;
+        } else {
+            writeln!(out, "{name:32} {}", Topology::builtin(name)?.description)?;
+        }
+    }
+    Ok(())
+}
+
+async fn exec(machine: &Machine, command: &[OsString]) -> anyhow::Result<ExitCode> {
+    let Some((program, args)) = command.split_first() else { bail!("there is no command to run") };
+    let (node, directory) = machine.start().await?;
+    let plugin = node.start_ready_plugin().await?;
+    let status = tokio::process::Command::new(program)
+        .args(args)
+        .env("KUBECONFIG", node.kubeconfig())
+        .env("NODE_NAME", NODE)
+        .env("FAKE_NODE_DIR", node.dir())
+        .env("FAKE_NODE_REGISTRAR", registrar(&node))
+        .status()
+        .await
+        .with_context(|| format!("cannot run {}", program.display()))?;
+    plugin.terminate().await?;
+    drop(directory);
+    let code = status.code().and_then(|code| u8::try_from(code).ok());
+    Ok(code.map_or(ExitCode::FAILURE, ExitCode::from))
+}
+
+async fn stay_up(node: &Node, out: &mut impl Write) -> anyhow::Result<()> {
+    writeln!(out, "\nThe node is up until Ctrl-C. In another terminal:")?;
+    writeln!(out, "  export KUBECONFIG={}", node.kubeconfig().display())?;
+    writeln!(out, "  kubectl get resourceslices,deviceclasses,resourceclaims")?;
+    writeln!(out, "  tail -f {}", node.plugin_log().display())?;
+    out.flush()?;
+    tokio::signal::ctrl_c().await.context("cannot wait for Ctrl-C")
+}
+
+fn registrar(node: &Node) -> PathBuf {
+    node.host.kubelet_root().join("plugins_registry").join(format!("{DRIVER}-reg.sock"))
+}
+
+// === impl Machine ===
+
+impl Machine {
+    async fn start(&self) -> anyhow::Result<(Node, Directory)> {
+        refuse_real_driver(Path::new("/proc"), Path::new("/sys"))?;
+        let topology = Topology::builtin(&self.topology)?;
+        let directory = match &self.dir {
+            Some(dir) => Directory::Named(dir.clone()),
+            None => Directory::Temporary(
+                tempfile::Builder::new().prefix("node-").tempdir().context("cannot make a temporary directory")?,
+            ),
+        };
+        let program = env::current_exe().context("cannot tell where this program is")?;
+        let binaries = program.parent().unwrap_or(Path::new("/"));
+        let settings = Settings { release: self.release, ..Settings::new(topology, binaries) };
+        for binary in [&settings.plugin, &settings.library] {
+            if !binary.is_file() {
+                bail!("{} is missing; build it with: cargo build --workspace", binary.display());
+            }
+        }
+        let node = Node::start(settings, directory.path()).await?;
+        if let DeviceNodes::Placeholders { why } = node.host.device_nodes() {
+            eprintln!("note: device nodes are placeholders, because {why}");
+        }
+        Ok((node, directory))
+    }
+}
+
+// === impl Directory ===
+
+impl Directory {
+    fn path(&self) -> &Path {
+        match self {
+            Self::Temporary(dir) => dir.path(),
+            Self::Named(dir) => dir,
+        }
+    }
+}
