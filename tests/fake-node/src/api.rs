@@ -206,7 +206,8 @@ impl ApiServer {
             "apiVersion": "v1", "kind": "Config", "current-context": "fake-node",
             "clusters": [{"name": "fake-node", "cluster": {"server": self.url()}}],
             "users": [{"name": "fake-node", "user": {}}],
-            "contexts": [{"name": "fake-node", "context": {"cluster": "fake-node", "user": "fake-node", "namespace": "default"}}],
+            "contexts": [{"name": "fake-node",
+                "context": {"cluster": "fake-node", "user": "fake-node", "namespace": "default"}}],
         });
         format!("{config:#}\n")
     }
@@ -281,23 +282,29 @@ impl ApiServer {
                     "bootID": "", "kernelVersion": "", "osImage": ""},
                 "addresses": [{"type": "InternalIP", "address": "127.0.0.1"}, {"type": "Hostname", "address": name}],
                 "conditions": [{"type": "Ready", "status": "True", "reason": "KubeletReady",
-                    "message": "kubelet is posting ready status", "lastHeartbeatTime": now, "lastTransitionTime": now}]}});
+                    "message": "kubelet is posting ready status",
+                    "lastHeartbeatTime": now, "lastTransitionTime": now}]}});
         schema::compact(&mut node, schema::of(Kind::Node));
         self.shared.registry.store.lock().put(key(Kind::Node, "", name), node);
         self.shared.registry.store.announce();
         uid
     }
 
-    /// Waits until `look` finds what it looks for. It looks again after every write.
+    /// Waits until `look` finds what it looks for. It looks again after every write and every request.
     pub async fn until<T>(&self, mut look: impl FnMut(&Self) -> Option<T>) -> T {
         let mut revised = self.shared.registry.store.subscribe();
+        let mut arrivals = self.shared.faults.subscribe();
         loop {
             revised.borrow_and_update();
+            arrivals.borrow_and_update();
             if let Some(found) = look(self) {
                 return found;
             }
-            // The sender lives in the store of this server.
-            drop(revised.changed().await);
+            // The senders live as long as this handle.
+            tokio::select! {
+                _ = revised.changed() => {}
+                _ = arrivals.changed() => {}
+            }
         }
     }
 

@@ -3,6 +3,8 @@
 //! Ignored unless asked for, as it needs a kubectl:
 //! `KUBECTL=$(hack/install-kubectl) cargo test -p fake-node --test kubectl -- --ignored`
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "helpers of tests fail the test")]
+
 use std::path::Path;
 
 use fake_node::api::{ApiServer, Options};

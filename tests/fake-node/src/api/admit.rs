@@ -1,4 +1,5 @@
-//! What happens to an object between the request and the store: defaults, the server's own fields, dropped fields, rules.
+//! What happens to an object between the request and the store: defaults, the server's own fields, dropped fields,
+//! rules.
 //!
 //! ```text
 //!  decoded ─▶ defaults ─▶ server's metadata, other half from the old object ─▶ drop ─▶ validate ─▶ compact

@@ -130,7 +130,7 @@ fn refuse_conflicts(others: &[Entry], contested: &FieldSet) -> Result<(), Failur
     let noun = if conflicts.len() == 1 { "conflict" } else { "conflicts" };
     let message = format!("Apply failed with {} {noun}: {}", conflicts.len(), list.join(", "));
     let cause = |(by, path): &(String, String)| json!({"reason": "FieldManagerConflict", "message": by, "field": path});
-    Err(Failure::apply_conflict(message, conflicts.iter().map(cause).collect()))
+    Err(Failure::apply_conflict(message, &conflicts.iter().map(cause).collect()))
 }
 
 /// Records who owns what after a write that was not an apply. `old` is an empty object for a creation.
@@ -163,7 +163,7 @@ mod tests {
         Manager { name, api_version: "resource.k8s.io/v1", subresource: Some("status") }
     }
 
-    fn status(devices: Value) -> Value {
+    fn status(devices: &Value) -> Value {
         json!({"status": {"devices": devices}})
     }
 
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[track_caller]
-    fn applied(live: &Value, by: &str, devices: Value, force: bool) -> Value {
+    fn applied(live: &Value, by: &str, devices: &Value, force: bool) -> Value {
         apply(Kind::ResourceClaim, live, &status(devices), &manager(by), force, NOW).unwrap()
     }
 
@@ -181,10 +181,10 @@ mod tests {
         let live = applied(
             &json!({"metadata": {}}),
             "a.io",
-            json!([device("a.io", "x", "1"), device("a.io", "y", "2")]),
+            &json!([device("a.io", "x", "1"), device("a.io", "y", "2")]),
             false,
         );
-        let live = applied(&live, "b.io", json!([device("b.io", "x", "3")]), false);
+        let live = applied(&live, "b.io", &json!([device("b.io", "x", "3")]), false);
         let names = |live: &Value| {
             let devices = live["status"]["devices"].as_array().unwrap();
             devices
@@ -194,17 +194,17 @@ mod tests {
         };
         assert_eq!(names(&live), ["a.io/x", "a.io/y", "b.io/x"]);
 
-        let live = applied(&live, "a.io", json!([device("a.io", "y", "2")]), false);
+        let live = applied(&live, "a.io", &json!([device("a.io", "y", "2")]), false);
         assert_eq!(names(&live), ["a.io/y", "b.io/x"], "what a manager no longer applies goes");
-        let live = applied(&live, "a.io", json!([]), false);
+        let live = applied(&live, "a.io", &json!([]), false);
         assert_eq!(names(&live), ["b.io/x"]);
         assert_eq!(live["metadata"]["managedFields"].as_array().unwrap().len(), 2);
     }
 
     #[test]
     fn a_field_of_another_manager_is_only_taken_by_force() {
-        let live = applied(&json!({"metadata": {}}), "one", json!([device("a.io", "x", "1")]), false);
-        let config = status(json!([device("a.io", "x", "2")]));
+        let live = applied(&json!({"metadata": {}}), "one", &json!([device("a.io", "x", "1")]), false);
+        let config = status(&json!([device("a.io", "x", "2")]));
         let refused = apply(Kind::ResourceClaim, &live, &config, &manager("two"), false, NOW).unwrap_err();
         assert_eq!((refused.code, refused.reason), (409, "Conflict"));
         assert!(
@@ -216,16 +216,16 @@ mod tests {
             refused.message
         );
 
-        applied(&live, "two", json!([device("a.io", "x", "1")]), false); // Agreeing is sharing, not conflict.
-        let live = applied(&live, "two", json!([device("a.io", "x", "2")]), true);
+        applied(&live, "two", &json!([device("a.io", "x", "1")]), false); // Agreeing is sharing, not conflict.
+        let live = applied(&live, "two", &json!([device("a.io", "x", "2")]), true);
         assert_eq!(live["status"]["devices"][0]["data"]["uuid"], "2");
-        let live = applied(&live, "one", json!([]), false);
+        let live = applied(&live, "one", &json!([]), false);
         assert_eq!(live["status"]["devices"][0]["data"]["uuid"], "2", "the entry is still applied by the other");
     }
 
     #[test]
     fn a_plain_update_takes_what_it_changes() {
-        let old = applied(&json!({"metadata": {}}), "driver", json!([device("a.io", "x", "1")]), false);
+        let old = applied(&json!({"metadata": {}}), "driver", &json!([device("a.io", "x", "1")]), false);
         let mut new = old.clone();
         new["status"]["devices"][0]["data"]["uuid"] = json!("2");
         record_update(Kind::ResourceClaim, &old, &mut new, &manager("editor"), NOW);

@@ -140,7 +140,7 @@ impl Discovery {
 fn openapi_schema(ty: &Type, release: Release) -> Value {
     match ty {
         Type::Str | Type::StrPtr | Type::Quantity => json!({"type": "string"}),
-        Type::Time => json!({"type": "string", "format": "date-time"}),
+        Type::Time | Type::MicroTime => json!({"type": "string", "format": "date-time"}),
         Type::Bool | Type::BoolPtr => json!({"type": "boolean"}),
         Type::Int | Type::IntPtr => json!({"type": "integer", "format": "int64"}),
         Type::Raw => json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true}),

@@ -92,7 +92,7 @@ impl Failure {
     }
 
     /// 409: another manager owns fields that a server-side apply would change.
-    pub(super) fn apply_conflict(message: String, causes: Value) -> Self {
+    pub(super) fn apply_conflict(message: String, causes: &Value) -> Self {
         let mut failure = Self::new(409, "Conflict", message);
         failure.details = json!({"causes": causes});
         failure
@@ -156,7 +156,8 @@ impl Failure {
     /// 504: the resource version lies in the future.
     pub(super) fn too_large_resource_version(asked: u64, current: u64) -> Self {
         let mut failure = Self::new(504, "Timeout", format!("Too large resource version: {asked}, current: {current}"));
-        failure.details = json!({"causes": [{"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}],
+        let cause = json!({"reason": "ResourceVersionTooLarge", "message": "Too large resource version"});
+        failure.details = json!({"causes": [cause],
             "retryAfterSeconds": 1});
         failure.retry_after = Some(1);
         failure

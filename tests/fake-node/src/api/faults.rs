@@ -57,7 +57,10 @@ pub struct Stall(#[expect(dead_code, reason = "held requests wait for its end")]
 
 /// The faults in force, and the log.
 #[derive(Debug, Default)]
-pub(super) struct Faults(Mutex<State>);
+pub(super) struct Faults {
+    state: Mutex<State>,
+    arrivals: watch::Sender<u64>,
+}
 
 #[derive(Debug, Default)]
 struct State {
@@ -120,7 +123,7 @@ impl Request {
 
 impl Faults {
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn fail(&self, rule: FailureRule) {
@@ -142,6 +145,7 @@ impl Faults {
     /// Logs a request, holds it as long as a stall says, and fails it if a rule says so. The way in for every request.
     pub(super) async fn admit(&self, request: Request) -> Result<(), Failure> {
         self.lock().log.push(request.clone());
+        self.arrivals.send_modify(|arrivals| *arrivals += 1);
         loop {
             let held = self.lock().stalls.iter().find_map(|(matching, stall)| {
                 (stall.has_changed().is_ok() && matching.matches(&request)).then(|| stall.clone())
@@ -160,6 +164,11 @@ impl Faults {
             }
         }
         Err(failure)
+    }
+
+    /// Told of every request.
+    pub(super) fn subscribe(&self) -> watch::Receiver<u64> {
+        self.arrivals.subscribe()
     }
 
     pub(super) fn log(&self) -> Vec<Request> {

@@ -118,14 +118,15 @@ fn merge_list(list: &mut Vec<Value>, changes: &[Value], merge_key: &str, item: O
         match change.get("$patch").and_then(Value::as_str) {
             Some("delete") => list.retain(|item| !same(item)),
             Some("replace") if change.get(merge_key).is_none() => {}
-            _ => match list.iter_mut().find(|item| same(item)) {
-                Some(found) => strategic(found, change, item),
-                None => {
+            _ => {
+                if let Some(found) = list.iter_mut().find(|item| same(item)) {
+                    strategic(found, change, item);
+                } else {
                     let mut added = Value::Null;
                     strategic(&mut added, change, item);
                     list.push(added);
                 }
-            },
+            }
         }
     }
 }
@@ -137,7 +138,8 @@ mod tests {
     use super::*;
 
     fn node() -> Value {
-        json!({"metadata": {"name": "n", "labels": {"a": "1"}}, "spec": {"taints": [{"key": "x", "effect": "NoSchedule"}]},
+        json!({"metadata": {"name": "n", "labels": {"a": "1"}},
+            "spec": {"taints": [{"key": "x", "effect": "NoSchedule"}]},
             "status": {"conditions": [{"type": "Ready", "status": "False", "reason": "R"}]}})
     }
 

@@ -25,23 +25,21 @@ pub(super) fn list(call: &Call<'_>) -> Result<Answer, Failure> {
     let limit = call.number("limit")?.unwrap_or_default();
     let limit = usize::try_from(limit).unwrap_or(usize::MAX);
     let mut data = call.shared.registry.store.lock();
-    let page = match call.parameter("continue") {
-        Some(token) => data.next_page(&token, limit)?,
-        None => {
-            let revision = data.revision();
-            if let Some(asked) = call.number("resourceVersion")? {
-                if asked > revision {
-                    return Err(Failure::too_large_resource_version(asked, revision));
-                }
-                if call.parameter("resourceVersionMatch").as_deref() == Some("Exact") && asked != revision {
-                    return Err(Failure::expired("The resourceVersion for the provided list is too old."));
-                }
+    let page = if let Some(token) = call.parameter("continue") {
+        data.next_page(&token, limit)?
+    } else {
+        let revision = data.revision();
+        if let Some(asked) = call.number("resourceVersion")? {
+            if asked > revision {
+                return Err(Failure::too_large_resource_version(asked, revision));
             }
-            let objects = data.list(call.target.kind, call.target.namespace.as_deref());
-            let objects: Vec<_> =
-                objects.filter(|(_, object)| selector.matches(object)).map(|(_, o)| Arc::clone(o)).collect();
-            data.page(revision, objects, limit)
+            if call.parameter("resourceVersionMatch").as_deref() == Some("Exact") && asked != revision {
+                return Err(Failure::expired("The resourceVersion for the provided list is too old."));
+            }
         }
+        let objects = data.list(call.target.kind, call.target.namespace.as_deref()).map(|(_, object)| object);
+        let objects = objects.filter(|object| selector.matches(object)).map(Arc::clone).collect();
+        data.page(revision, objects, limit)
     };
     drop(data);
     let mut meta = json!({"resourceVersion": page.revision.to_string()});
@@ -50,7 +48,7 @@ pub(super) fn list(call: &Call<'_>) -> Result<Answer, Failure> {
         meta["remainingItemCount"] = json!(page.remaining);
     }
     let objects: Vec<&Value> = page.items.iter().map(AsRef::as_ref).collect();
-    Ok(Answer::ok(call.codec().show_list(&objects, call.form, meta)))
+    Ok(Answer::ok(call.codec().show_list(&objects, call.form, &meta)))
 }
 
 pub(super) fn watch(call: &Call<'_>) -> Result<Response, Failure> {
@@ -74,7 +72,7 @@ pub(super) fn watch(call: &Call<'_>) -> Result<Response, Failure> {
         namespace: call.target.namespace.clone(),
         selector: call.selector()?,
         bookmarks: flag("allowWatchBookmarks"),
-        timeout: call.number("timeoutSeconds")?.map(Duration::from_secs),
+        timeout: call.number("timeoutSeconds")?.filter(|seconds| *seconds > 0).map(Duration::from_secs),
         from,
     };
     let stream = watch.start(Arc::clone(&call.shared.registry), call.shared.cut.subscribe());

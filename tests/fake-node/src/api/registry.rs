@@ -224,12 +224,16 @@ fn without_times(object: &Value) -> Value {
 fn delete(data: &mut Data, key: &Key, preconditions: &Preconditions, dry_run: bool) -> Result<Deleted, Failure> {
     let object = data.get(key).cloned().ok_or_else(|| Failure::not_found(key.kind, &key.name))?;
     let meta = &object["metadata"];
-    for (what, field, wanted) in
-        [("UID", "uid", &preconditions.uid), ("ResourceVersion", "resourceVersion", &preconditions.resource_version)]
-    {
+    for (what, happened, field, wanted) in [
+        ("UID", "deleted and then recreated", "uid", &preconditions.uid),
+        ("ResourceVersion", "modified", "resourceVersion", &preconditions.resource_version),
+    ] {
         let stored = meta[field].as_str().unwrap_or_default();
         if let Some(wanted) = wanted.as_deref().filter(|wanted| *wanted != stored) {
-            let why = format!("Precondition failed: {what} in precondition: {wanted}, {what} in object meta: {stored}");
+            let why = format!(
+                "the {what} in the precondition ({wanted}) does not match the {what} in record ({stored}). \
+                The object might have been {happened}"
+            );
             return Err(Failure::conflict(key.kind, &key.name, &why));
         }
     }
@@ -250,7 +254,9 @@ fn delete(data: &mut Data, key: &Key, preconditions: &Preconditions, dry_run: bo
                 .filter(|(inside, _)| inside.namespace == key.name)
                 .map(|(inside, _)| inside.clone())
                 .collect();
-            inside.iter().for_each(|key| drop(data.remove(key)));
+            for key in &inside {
+                data.remove(key);
+            }
         }
     }
     Ok(Deleted::Gone(object))

@@ -1,4 +1,4 @@
-//! The shape of every served type: one table from which the server prunes, checks, defaults, drops, merges and documents.
+//! The shape of every served type: one table from which the server prunes, checks, drops, merges and documents.
 //!
 //! ```text
 //!                    ┌─▶ decode    unknown fields, wrong types, null, canonical quantities
@@ -40,8 +40,10 @@ pub(super) enum Type {
     IntPtr,
     /// A `resource.Quantity`.
     Quantity,
-    /// A time stamp.
+    /// A time stamp, in seconds.
     Time,
+    /// A time stamp, in microseconds.
+    MicroTime,
     /// Any JSON.
     Raw,
     /// Named fields and no others.

@@ -39,11 +39,11 @@ impl Selector {
         fields: Option<&str>,
         labels: Option<&str>,
     ) -> Result<Self, Failure> {
-        let fields = split(fields).map(Requirement::parse_field).collect::<Result<Vec<_>, _>>()?;
+        let fields = split(fields).map(|text| Requirement::parse_field(&text)).collect::<Result<Vec<_>, _>>()?;
         if let Some(unknown) = fields.iter().find(|field| !selectable(kind, release).contains(&field.key.as_str())) {
             return Err(Failure::bad_request(format!("field label not supported: {}", unknown.key)));
         }
-        let labels = split(labels).map(Requirement::parse_label).collect::<Result<_, _>>()?;
+        let labels = split(labels).map(|text| Requirement::parse_label(&text)).collect::<Result<_, _>>()?;
         Ok(Self { fields, labels })
     }
 
@@ -57,7 +57,7 @@ impl Selector {
 // === impl Requirement ===
 
 impl Requirement {
-    fn parse_field(text: String) -> Result<Self, Failure> {
+    fn parse_field(text: &str) -> Result<Self, Failure> {
         let split = text.split_once("!=").map(|(key, value)| (key, value, true));
         let split =
             split.or_else(|| text.split_once('=').map(|(key, value)| (key, value.trim_start_matches('='), false)));
@@ -68,7 +68,7 @@ impl Requirement {
         Ok(Self { key: key.to_owned(), test: if differs { Test::Differs(value) } else { Test::Equals(value) } })
     }
 
-    fn parse_label(text: String) -> Result<Self, Failure> {
+    fn parse_label(text: &str) -> Result<Self, Failure> {
         let requirement = |key: &str, test| Ok(Self { key: key.trim().to_owned(), test });
         if let Some(values) = text.strip_suffix(')')
             && let Some((head, values)) = values.split_once('(')
@@ -88,7 +88,7 @@ impl Requirement {
         }
         match text.strip_prefix('!') {
             Some(key) => requirement(key, Test::Missing),
-            None => requirement(&text, Test::Exists),
+            None => requirement(text, Test::Exists),
         }
     }
 

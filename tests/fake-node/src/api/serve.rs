@@ -17,7 +17,7 @@ use http::header::{ACCEPT, CONTENT_TYPE, RETRY_AFTER, USER_AGENT, WARNING};
 use http::request::Parts;
 use http::{HeaderValue, StatusCode};
 use hyper::server::conn::http1;
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::rt::TokioIo;
 use hyper_util::service::TowerToHyperService;
 use serde_json::Value;
 use tokio::net::TcpListener;
@@ -70,7 +70,7 @@ pub(super) async fn serve(listener: TcpListener, shared: Arc<Shared>) {
             accepted = listener.accept() => match accepted {
                 Ok((stream, _)) => {
                     let service = TowerToHyperService::new(app.clone());
-                    let connection = http1::Builder::new().timer(TokioTimer::new()).serve_connection(TokioIo::new(stream), service);
+                    let connection = http1::Builder::new().serve_connection(TokioIo::new(stream), service);
                     connections.spawn(connection);
                 }
                 Err(error) => tracing::warn!(%error, "cannot accept a connection to the fake API server"),

@@ -12,7 +12,7 @@ use super::kind::Kind;
 type Column = (&'static str, bool);
 
 /// Objects as rows.
-pub(super) fn table(codec: Codec, objects: &[&Value], meta: Value) -> Value {
+pub(super) fn table(codec: Codec, objects: &[&Value], meta: &Value) -> Value {
     let columns: Vec<_> = columns(codec.kind)
         .iter()
         .map(|(name, wide)| {
@@ -28,7 +28,8 @@ pub(super) fn table(codec: Codec, objects: &[&Value], meta: Value) -> Value {
             json!({"cells": cells(codec.kind, object), "object": metadata})
         })
         .collect();
-    json!({"kind": "Table", "apiVersion": "meta.k8s.io/v1", "metadata": meta, "columnDefinitions": columns, "rows": rows})
+    json!({"kind": "Table", "apiVersion": "meta.k8s.io/v1", "metadata": meta, "columnDefinitions": columns,
+        "rows": rows})
 }
 
 fn columns(kind: Kind) -> &'static [Column] {
@@ -68,10 +69,8 @@ fn cells(kind: Kind, object: &Value) -> Vec<Value> {
         }
         Kind::Pod => {
             let (containers, ready, restarts) = containers(object);
-            let status = match object["metadata"]["deletionTimestamp"].is_string() {
-                true => json!("Terminating"),
-                false => text("/status/phase"),
-            };
+            let terminating = object["metadata"]["deletionTimestamp"].is_string();
+            let status = if terminating { json!("Terminating") } else { text("/status/phase") };
             let (ip, node) = (or_none(&text("/status/podIP")), or_none(&text("/spec/nodeName")));
             vec![name, json!(format!("{ready}/{containers}")), status, json!(restarts), age, ip, node]
         }

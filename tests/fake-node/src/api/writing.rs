@@ -91,9 +91,13 @@ fn update(call: &Call<'_>, body: &[u8], options: &Options, write: &Write<'_>) ->
     let (mut object, warnings) = call.codec().read(call.json_object(body)?, options.validation)?;
     same("namespace", &object, &key.namespace)?;
     same("name", &object, &key.name)?;
+    if object["metadata"]["name"].is_null() {
+        let why =
+            format!("the name of the object ({} based on URL) was undeterminable: name must be provided", key.name);
+        return Err(Failure::bad_request(why));
+    }
     let object = call.shared.registry.modify(&key, write, |_| {
-        // A client may leave out what the path says.
-        object["metadata"]["name"] = json!(key.name);
+        // Unlike the name, the namespace may be left to the path.
         if key.kind.namespaced() {
             object["metadata"]["namespace"] = json!(key.namespace);
         }
@@ -177,7 +181,7 @@ fn delete_collection(call: &Call<'_>, options: &Options) -> Result<Answer, Failu
     let deleted = registry.delete_collection(kind, namespace, options.dry_run, |object| selector.matches(object))?;
     let objects: Vec<&Value> = deleted.iter().map(AsRef::as_ref).collect();
     let revision = registry.store.lock().revision();
-    Ok(Answer::ok(call.codec().show_list(&objects, call.form, json!({"resourceVersion": revision.to_string()}))))
+    Ok(Answer::ok(call.codec().show_list(&objects, call.form, &json!({"resourceVersion": revision.to_string()}))))
 }
 
 /// The body must not contradict the path.

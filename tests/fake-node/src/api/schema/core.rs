@@ -2,7 +2,7 @@
 
 use super::{Field, Merge, Type};
 use Merge::{Atomic, Keyed, Set};
-use Type::{AtomicStruct, Bool, BoolPtr, Int, IntPtr, List, Map, Open, Raw, Str, StrPtr, Struct, Time};
+use Type::{AtomicStruct, Bool, BoolPtr, Int, IntPtr, List, Map, MicroTime, Open, Raw, Str, StrPtr, Struct, Time};
 
 const fn f(name: &'static str, ty: Type) -> Field {
     Field::new(name, ty)
@@ -189,8 +189,8 @@ pub(super) const EVENT: Type = Struct(&[
     f("lastTimestamp", Time).always(),
     f("count", Int),
     f("type", Str),
-    f("eventTime", Time).always(),
-    f("series", Struct(&[f("count", Int), f("lastObservedTime", Time)])),
+    f("eventTime", MicroTime).always(),
+    f("series", Struct(&[f("count", Int), f("lastObservedTime", MicroTime)])),
     f("action", Str),
     f("related", OBJECT_REFERENCE),
     f("reportingComponent", Str).always(),

@@ -52,10 +52,8 @@ impl Decoder<'_> {
                 *number = json!(canonical(&number.to_string())?);
                 Ok(())
             }
-            (Type::Time, Value::String(text)) => match text.parse::<jiff::Timestamp>() {
-                Ok(_) => Ok(()),
-                Err(_) => Err(Unreadable::Text(format!("parsing time {text:?} as \"2006-01-02T15:04:05Z07:00\""))),
-            },
+            (Type::Time, Value::String(text)) => spell_time(text, "%Y-%m-%dT%H:%M:%SZ"),
+            (Type::MicroTime, Value::String(text)) => spell_time(text, "%Y-%m-%dT%H:%M:%S.%6fZ"),
             (Type::Struct(fields) | Type::AtomicStruct(fields), Value::Object(map)) => {
                 self.members(map, fields, false, path)
             }
@@ -150,12 +148,21 @@ fn zero(ty: &Type) -> Value {
             compact(&mut value, ty);
             value
         }
-        Type::Time | Type::Raw | Type::Map(_) | Type::List(..) => Value::Null,
+        Type::Time | Type::MicroTime | Type::Raw | Type::Map(_) | Type::List(..) => Value::Null,
     }
 }
 
 fn canonical(text: &str) -> Result<String, Unreadable> {
     Quantity::parse(text).map(Quantity::canonical).map_err(|error| Unreadable::Text(error.to_string()))
+}
+
+/// Times are kept in UTC, and no finer than their type.
+fn spell_time(text: &mut String, format: &str) -> Result<(), Unreadable> {
+    let time: jiff::Timestamp = text
+        .parse()
+        .map_err(|_| Unreadable::Text(format!("parsing time {text:?} as \"2006-01-02T15:04:05Z07:00\"")))?;
+    *text = time.strftime(format).to_string();
+    Ok(())
 }
 
 fn join(path: &str, key: &str) -> String {
@@ -180,6 +187,7 @@ fn go_name(ty: &Type) -> &'static str {
         Type::Int | Type::IntPtr => "int64",
         Type::Quantity => "resource.Quantity",
         Type::Time => "v1.Time",
+        Type::MicroTime => "v1.MicroTime",
         Type::Raw => "runtime.RawExtension",
         Type::Struct(_) | Type::AtomicStruct(_) | Type::Open(_) => "struct",
         Type::Map(_) => "map[string]",
@@ -211,9 +219,21 @@ mod tests {
 
     #[test]
     fn quantities_are_stored_in_their_canonical_spelling() {
-        let slice = json!({"spec": {"devices": [{"name": "a", "capacity": {"memory": {"value": "1024Mi"}, "n": {"value": 1000}}}]}});
+        let capacity = json!({"memory": {"value": "1024Mi"}, "n": {"value": 1000}});
+        let slice = json!({"spec": {"devices": [{"name": "a", "capacity": capacity}]}});
         let (slice, _) = read(Release::V1_36, slice).unwrap();
         assert_eq!(slice["spec"]["devices"][0]["capacity"], json!({"memory": {"value": "1Gi"}, "n": {"value": "1k"}}));
+    }
+
+    #[test]
+    fn times_are_kept_in_utc_and_whole_seconds() {
+        let mut event =
+            json!({"firstTimestamp": "2026-01-01T02:00:00.9+02:00", "eventTime": "2026-01-01T00:00:00.0000019Z"});
+        decode(&mut event, schema::of(Kind::Event), Release::V1_36).unwrap();
+        assert_eq!(
+            event,
+            json!({"firstTimestamp": "2026-01-01T00:00:00Z", "eventTime": "2026-01-01T00:00:00.000001Z"})
+        );
     }
 
     #[test]

@@ -171,16 +171,16 @@ fn node_selection(errors: &mut Errors, path: &str, device: &Value, spec: &Value)
     let any = ["nodeName", "nodeSelector", "allNodes"].iter().any(|field| !device[*field].is_null());
     if per_device {
         let set = node::selection(errors, path, device, "must not be empty");
-        let why = "exactly one of `nodeName`, `nodeSelector`, or `allNodes` is required when `perDeviceNodeSelection` is \
-            set to true in the ResourceSlice spec";
+        let why = "exactly one of `nodeName`, `nodeSelector`, or `allNodes` is required when `perDeviceNodeSelection` \
+            is set to true in the ResourceSlice spec";
         match set.len() {
             0 => errors.required(path, why),
             1 => {}
             _ => errors.invalid(path, format!("{{{}}}", set.join(", ")), why),
         }
     } else if any {
-        let why = "`nodeName`, `nodeSelector` and `allNodes` can only be set if `perDeviceNodeSelection` is set to true \
-            in the ResourceSlice spec";
+        let why = "`nodeName`, `nodeSelector` and `allNodes` can only be set if `perDeviceNodeSelection` is set to \
+            true in the ResourceSlice spec";
         errors.invalid(path, Value::Null, why);
     }
 }

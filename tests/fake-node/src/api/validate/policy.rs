@@ -21,7 +21,8 @@ pub(super) fn check(errors: &mut Errors, path: &str, capacity: &Value, rules: Ru
     let default = quantity(&policy["default"]);
     match (values, range.is_object()) {
         ([_, ..], true) => {
-            let why = "exactly one policy can be specified, cannot specify \"validValues\" and \"validRange\" at the same time";
+            let why = "exactly one policy can be specified, cannot specify \"validValues\" and \"validRange\" at \
+                the same time";
             errors.forbidden(path, why);
         }
         ([_, ..], false) => match default {

@@ -50,9 +50,9 @@ pub(super) async fn run(node: &Node, out: &mut impl Write, full: bool) -> anyhow
     let spec = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
     writeln!(out, "{}", path.display())?;
     if full {
-        writeln!(out, "{spec}")?
+        writeln!(out, "{spec}")?;
     } else {
-        show::spec(out, &serde_json::from_str(&spec)?)?
+        show::spec(out, &serde_json::from_str(&spec)?)?;
     }
     Ok(Running { plugin, workload })
 }
