@@ -13,7 +13,7 @@
 
 use std::fmt::Write as _;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
 use axum::Router;
@@ -54,9 +54,16 @@ struct Shared {
 // === impl Server ===
 
 impl Server {
-    /// Takes the address, so that a wrong one is known at start.
+    /// Takes the address, so that a wrong one is known at start. "All addresses" are those of IPv4 where the kernel has
+    /// no IPv6.
     pub async fn bind(address: SocketAddr) -> io::Result<Self> {
-        Ok(Self { listener: TcpListener::bind(address).await? })
+        let listener = match TcpListener::bind(address).await {
+            Err(error) if address.ip() == Ipv6Addr::UNSPECIFIED && error.kind() != io::ErrorKind::AddrInUse => {
+                TcpListener::bind((Ipv4Addr::UNSPECIFIED, address.port())).await
+            }
+            bound => bound,
+        };
+        Ok(Self { listener: listener? })
     }
 
     /// Where it listens; differs from what was asked for where that was port 0.
