@@ -459,9 +459,28 @@ async fn a_claim_waits_for_the_first_inventory() {
     let mut waiting = Box::pin(preparer.prepare(mk_claim_a()));
     assert!((&mut waiting).now_or_never().is_none());
     // Which needs no inventory.
-    preparer.unprepare(&mk_uid("a")).await.unwrap();
+    preparer.unprepare(&mk_uid("b")).await.unwrap();
     disk.see(mk_node(2));
     waiting.await.unwrap();
+}
+
+#[tokio::test]
+async fn a_prepare_that_is_late_leaves_nothing_behind() {
+    let disk = Disk::new();
+    let preparer = disk.start().await;
+    // The call is dropped while the claim is read, or while NVML is waited for; its work goes on.
+    let reading = preparer.begin(&mk_uid("a"));
+    disk.inventory.send_replace(None);
+    let mut waiting = Box::pin(preparer.prepare(mk_claim_a()));
+    assert!((&mut waiting).now_or_never().is_none());
+
+    preparer.unprepare(&mk_uid("a")).await.unwrap();
+    disk.see(mk_node(2));
+    assert!(matches!(waiting.await, Err(Error::CalledOff)));
+    assert!(matches!(reading.prepare(mk_claim_a()).await, Err(Error::CalledOff)));
+    assert_eq!(disk.files(), Vec::<String>::new());
+    // The kubelet may ask again.
+    preparer.prepare(mk_claim_a()).await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
