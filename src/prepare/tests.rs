@@ -383,12 +383,15 @@ async fn a_damaged_record_costs_its_claim_alone() {
         fs::write(disk.host.state("claims").join("not a claim.json"), "{}").unwrap();
 
         let preparer = disk.start().await;
-        assert_eq!(disk.files(), ["cdi/k8s.gpu.nvidia.com-claim_b.json", "claims/b.json"], "{damage:?}");
+        let (spec_a, spec_b) = ("cdi/k8s.gpu.nvidia.com-claim_a.json", "cdi/k8s.gpu.nvidia.com-claim_b.json");
+        assert_eq!(disk.files(), [spec_a, spec_b, "claims/b.json"], "{damage:?}");
         for name in ["a.json", "c.json", "not a claim.json"] {
             assert!(disk.host.state("claims").join("quarantine").join(name).exists(), "{name} after {damage:?}");
         }
         assert!(preparer.prepare(mk_claim("rival", &[("main", "gpu-1")])).await.is_err());
         preparer.prepare(mk_claim_a()).await.unwrap();
+        preparer.unprepare(&mk_uid("a")).await.unwrap();
+        assert_eq!(disk.files(), [spec_b, "claims/b.json"], "{damage:?}");
     }
 }
 
