@@ -2,6 +2,7 @@
 # The plugin for amd64 and arm64: docker buildx build --platform linux/amd64,linux/arm64 -t gpu-dra-plugin:0.1.0 .
 
 FROM rust:1-bookworm AS build
+ARG TARGETARCH
 WORKDIR /source
 COPY . .
 # The caches keep dependencies between builds; the binary is copied out of the cached target directory.

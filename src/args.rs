@@ -152,7 +152,14 @@ pub struct Args {
     pub log_format: LogFormat,
 
     /// What is logged: `error`, `warn`, `info`, `debug`, `trace`, or a filter such as `info,gpu_dra_plugin::nvml=debug`
-    #[arg(long, env = "LOG_LEVEL", value_name = "LEVEL", default_value = "info", help_heading = "Observation")]
+    #[arg(
+        long,
+        env = "LOG_LEVEL",
+        value_name = "LEVEL",
+        default_value = "info",
+        value_parser = log_level,
+        help_heading = "Observation"
+    )]
     pub log_level: String,
 }
 
@@ -205,6 +212,18 @@ fn non_empty(text: &str) -> Result<String, String> {
     if text.is_empty() { Err("the value is empty".to_owned()) } else { Ok(text.to_owned()) }
 }
 
+/// A level or a filter. A single word that is no level would be taken for the name of a module, and silence all others.
+fn log_level(text: &str) -> Result<String, String> {
+    let levels = ["off", "error", "warn", "info", "debug", "trace"];
+    let known =
+        |part: &str| part.contains(['=', '[', ':']) || levels.contains(&part.trim().to_ascii_lowercase().as_str());
+    if text.split(',').all(known) {
+        Ok(text.to_owned())
+    } else {
+        Err(format!("expected one of {}, or a filter such as info,gpu_dra_plugin::nvml=debug", levels.join(", ")))
+    }
+}
+
 /// A driver name is a DNS subdomain of at most 63 characters (`spec.driver` of a ResourceSlice).
 fn driver_name(text: &str) -> Result<String, String> {
     let label = |label: &str| {
@@ -241,9 +260,18 @@ mod tests {
             ("--driver-name", "GPU", "lower-case DNS labels"),
             ("--driver-name", "a..b", "lower-case DNS labels"),
             ("--http-endpoint", "8080", "host:port"),
+            ("--log-level", "verbose", "expected one of off, error, warn"),
+            ("--log-level", "", "expected one of off, error, warn"),
         ] {
             let error = parse(&["--node-name", "a", flag, value]).unwrap_err().to_string();
             assert!(error.contains(sentence), "{flag} {value:?}: {error}");
+        }
+    }
+
+    #[test]
+    fn levels_and_filters_say_what_is_logged() {
+        for text in ["info", "WARN", "info,gpu_dra_plugin::nvml=debug", "gpu_dra_plugin::nvml", "off,[claim]=info"] {
+            assert_eq!(parse(&["--node-name", "a", "--log-level", text]).unwrap().log_level, text);
         }
     }
 

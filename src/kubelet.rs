@@ -45,6 +45,7 @@ pub use metrics::Metrics;
 pub use registration::Registration;
 pub use server::{DraServer, Registrar, serve_dra, serve_registrar};
 pub use sockets::SocketError;
+use sockets::SocketPaths;
 
 /// Where this instance meets the kubelet.
 ///
@@ -77,9 +78,12 @@ impl Settings {
         }
     }
 
-    /// Makes the plugin's own directory, for root alone, where it is missing.
-    pub fn make_plugin_dir(&self) -> Result<(), SocketError> {
-        sockets::make_dir(&self.plugin_dir).map(|_| ())
+    /// Makes the plugin's own directory, for root alone, where it is missing. Fails where another instance serves: what
+    /// lies in that directory is not half-done work, it is at work.
+    pub async fn move_in(&self) -> Result<(), SocketError> {
+        let paths = SocketPaths::new(self)?;
+        sockets::make_dir(&self.plugin_dir)?;
+        sockets::remove_stale(&paths.dra).await
     }
 }
 

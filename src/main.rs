@@ -11,6 +11,9 @@ use tracing_subscriber::EnvFilter;
 /// `EX_USAGE` of sysexits.h: the command line is wrong, and running it again will not help.
 const USAGE: u8 = 64;
 
+/// Says every failed request once more, as an error; whoever made it has said so, once.
+const QUIET: &str = "kube_client::client::builder=off";
+
 fn main() -> ExitCode {
     let args = match Args::try_parse() {
         Ok(args) => args,
@@ -34,9 +37,11 @@ fn main() -> ExitCode {
 }
 
 fn log(args: &Args) -> anyhow::Result<()> {
-    let filter = EnvFilter::try_new(&args.log_level)
+    let filter = EnvFilter::try_new(format!("{QUIET},{}", args.log_level))
         .with_context(|| format!("--log-level {:?} is neither a level nor a filter", args.log_level))?;
-    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    // A line that cannot be written, to a full disk or a reader that has gone, is lost; the default is a panic.
+    let lines =
+        tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).log_internal_errors(false);
     match args.log_format {
         LogFormat::Text => lines.with_ansi(std::io::stderr().is_terminal()).init(),
         LogFormat::Json => lines.json().flatten_event(true).init(),

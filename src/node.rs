@@ -1,8 +1,8 @@
 //! The plugin on its node: wires the parts, watches over them, and drains them.
 //!
 //! ```text
-//!  start   sockets' directory ─▶ claims of the last run ─▶ DRA socket ─▶ registrar socket
-//!                                inventory, publisher, health, HTTP run beside that from the first moment
+//!  start   sockets' directory ─▶ claims of the last run ─▶ DRA socket ─▶ registrar socket ─▶ HTTP
+//!                                                                     └▶ inventory, publisher, health
 //!  stop    SIGTERM ─▶ registrar goes ─▶ calls at work end ─▶ DRA socket goes
 //! ```
 //!
@@ -76,19 +76,20 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         driver: driver_name.clone(),
         pod_uid,
     };
-    kubelet.make_plugin_dir()?;
-
-    let library = NvmlLibrary::new(nvml_library, drivers.clone());
-    let roots = Roots { sys: sys_root.clone(), proc: proc_root.clone(), dev: dev_root.clone() };
-    let inventory = Inventory::new(Session::new(move || library.locate()), roots, NameMap::load(&kubelet.plugin_dir)?);
-    let views = inventory.views();
-
     let cluster = cluster::Cluster::connect(&cluster::Settings {
         kubeconfig,
         driver: driver_name.clone(),
         node: node_name.clone(),
     })
     .await?;
+    // From here on there are files to be touched, which only one may do.
+    kubelet.move_in().await?;
+
+    let library = NvmlLibrary::new(nvml_library, drivers.clone());
+    let roots = Roots { sys: sys_root.clone(), proc: proc_root.clone(), dev: dev_root.clone() };
+    let inventory = Inventory::new(Session::new(move || library.locate()), roots, NameMap::load(&kubelet.plugin_dir)?);
+    let views = inventory.views();
+
     let (pool, wanted) = watch::channel(None);
     let (publisher, acceptance) =
         cluster::Publisher::new(cluster.clone(), wanted, cluster::Metrics::register(&mut registry));

@@ -14,6 +14,7 @@
 //! * A repeat answers what the first answered, and has no effect but to mend what is missing.
 //! * Unprepare needs nothing but the record.
 //! * A call that is dropped, as the kubelet's deadline drops it, does not stop the work: its repeat finds the result.
+//!   Unless the claim is unprepared meanwhile: then the late prepare does nothing.
 //! * Claims that have no GPU in common do not wait for each other.
 //!
 //! # Assumptions
@@ -21,6 +22,7 @@
 //! The claims that are handed in were read from the API server after the kubelet asked for them: this module does not
 //! know whether a claim still exists.
 
+mod attempts;
 mod locks;
 mod machine;
 mod metrics;
@@ -36,6 +38,7 @@ use std::time::Duration;
 use tokio_util::task::TaskTracker;
 use tracing::Instrument;
 
+use self::attempts::{Attempts, Ticket};
 use self::locks::Locks;
 use self::machine::Machine;
 use self::metrics::Failure;
@@ -56,6 +59,14 @@ const INVENTORY_BUDGET: Duration = Duration::from_secs(20);
 #[derive(Debug, Clone)]
 pub struct Preparer {
     shared: Arc<Shared>,
+}
+
+/// A prepare that was asked for. An unprepare of the claim that is asked for later calls it off, however long it takes
+/// until the claim is read.
+#[derive(Debug)]
+pub struct Attempt {
+    preparer: Preparer,
+    ticket: Ticket,
 }
 
 /// What a [`Preparer`] works with.
@@ -111,6 +122,9 @@ pub enum Error {
         /// What it was given since.
         allocated: String,
     },
+    /// The kubelet no longer wants it.
+    #[error("the claim was unprepared before it was prepared")]
+    CalledOff,
     /// The record says more than this version understands.
     #[error("the claim was prepared by a newer version of this driver (schema {version}, this one reads {SCHEMA})")]
     Newer {
@@ -157,6 +171,7 @@ pub enum OpenError {
 struct Shared {
     machine: Arc<Machine>,
     inventory: Current,
+    attempts: Attempts,
     locks: Locks,
     tasks: TaskTracker,
     metrics: Metrics,
@@ -172,7 +187,14 @@ impl Preparer {
         let machine = Arc::new(opened.unwrap_or(Err(OpenError::Internal))?);
         let tasks = TaskTracker::new();
         let mut seen = inventory.clone();
-        let shared = Arc::new(Shared { machine, inventory, locks: Locks::default(), tasks, metrics });
+        let shared = Arc::new(Shared {
+            machine,
+            inventory,
+            attempts: Attempts::default(),
+            locks: Locks::default(),
+            tasks,
+            metrics,
+        });
         seen.mark_unchanged();
         shared.restore_specs().await;
         shared.count_prepared();
@@ -180,19 +202,20 @@ impl Preparer {
         Ok(Self { shared })
     }
 
-    /// Makes the claim's devices usable by containers. A repeat answers the same.
-    pub async fn prepare(&self, claim: Claim) -> Result<Vec<PreparedDevice>, Error> {
-        let shared = Arc::clone(&self.shared);
-        let work = async move {
-            let result = shared.prepare(&claim).await;
-            shared.count("prepare", &result);
-            result
-        };
-        self.detached(work.in_current_span()).await
+    /// Takes note that the kubelet asks for this claim, which is still to be read.
+    pub fn begin(&self, uid: &ClaimUid) -> Attempt {
+        Attempt { preparer: self.clone(), ticket: self.shared.attempts.begin(uid) }
     }
 
-    /// Takes back everything that prepare did. Succeeds for claims that are not known.
+    /// Makes the claim's devices usable by containers. A repeat answers the same.
+    pub async fn prepare(&self, claim: Claim) -> Result<Vec<PreparedDevice>, Error> {
+        self.begin(&claim.uid).prepare(claim).await
+    }
+
+    /// Takes back everything that prepare did, and calls off what it has not done yet. Succeeds for claims that are not
+    /// known.
     pub async fn unprepare(&self, uid: &ClaimUid) -> Result<(), Error> {
+        self.shared.attempts.call_off(uid);
         let (shared, uid) = (Arc::clone(&self.shared), uid.clone());
         let work = async move {
             let result = shared.unprepare(&uid).await;
@@ -217,10 +240,26 @@ impl Preparer {
     }
 }
 
+// === impl Attempt ===
+
+impl Attempt {
+    /// Goes on, with the claim as it was read: see [`Preparer::prepare`].
+    pub async fn prepare(self, claim: Claim) -> Result<Vec<PreparedDevice>, Error> {
+        let Self { preparer, ticket } = self;
+        let shared = Arc::clone(&preparer.shared);
+        let work = async move {
+            let result = shared.prepare(&claim, &ticket).await;
+            shared.count("prepare", &result);
+            result
+        };
+        preparer.detached(work.in_current_span()).await
+    }
+}
+
 // === impl Shared ===
 
 impl Shared {
-    async fn prepare(&self, claim: &Claim) -> Result<Vec<PreparedDevice>, Error> {
+    async fn prepare(&self, claim: &Claim, ticket: &Ticket) -> Result<Vec<PreparedDevice>, Error> {
         // What is prepared and in order needs no NVML.
         if let Some(answer) = self.repeat(claim).await? {
             return Ok(answer);
@@ -229,6 +268,10 @@ impl Shared {
         let node = self.node().await?;
 
         let _claim = self.locks.claim(&claim.uid).await;
+        // An unprepare that comes from here on waits for the lock, and finds what is done.
+        if ticket.is_called_off() {
+            return Err(Error::CalledOff);
+        }
         match self.load(&claim.uid).await? {
             Some(record) if record.version > SCHEMA => Err(Error::Newer { version: record.version }),
             Some(record) if record.state == State::PrepareCompleted => {
@@ -360,6 +403,8 @@ impl Error {
             Self::Plan(PlanError::InUse { .. }) | Self::Reallocated { .. } => "in_use",
             // The author's of the claim.
             Self::Plan(_) => "claim",
+            // Nobody's.
+            Self::CalledOff => "called_off",
             // A GPU, a device node or a part of the driver is missing.
             Self::Gone { .. } | Self::Incomplete(_) => "incomplete",
             // A record or a spec could not be read or written.

@@ -47,7 +47,7 @@ pub struct Dra {
     tasks: TaskTracker,
 }
 
-/// What is done with one claim.
+/// What is done with one claim. Called in the order in which the kubelet asks; the rest is in the future.
 type Work<T> = Arc<dyn Fn(ClaimName, ClaimUid) -> BoxFuture<'static, Result<T, Failure>> + Send + Sync>;
 
 /// Why nothing came of a claim.
@@ -72,10 +72,10 @@ impl Dra {
         let unpreparer = preparer.clone();
         Self::from_work(
             move |name, uid| {
-                let (cluster, preparer) = (cluster.clone(), preparer.clone());
+                let (cluster, attempt) = (cluster.clone(), preparer.begin(&uid));
                 async move {
                     let claim = cluster.claim(&name, &uid).await.map_err(Failure::new)?;
-                    preparer.prepare(claim).await.map_err(Failure::new)
+                    attempt.prepare(claim).await.map_err(Failure::new)
                 }
                 .boxed()
             },
@@ -123,11 +123,12 @@ impl Dra {
         for Named { uid, name } in claims {
             running.entry(uid).or_insert_with_key(|uid| {
                 let span = error_span!("claim", claim.uid = %uid, claim = %name);
-                let (permits, work, uid) = (permits.clone(), work.clone(), ClaimUid::parse(uid));
+                // Begins here, in the order of the calls, and not when its task or its permit comes.
+                let (permits, work) = (permits.clone(), ClaimUid::parse(uid).map(|uid| work(name.clone(), uid)));
                 let task = async move {
                     let _permit = permits.acquire().await;
-                    let outcome = match uid {
-                        Ok(uid) => work(name, uid).await,
+                    let outcome = match work {
+                        Ok(work) => work.await,
                         Err(error) => Err(Failure::new(error)),
                     };
                     match &outcome {

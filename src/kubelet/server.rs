@@ -67,7 +67,7 @@ pub async fn serve_dra(
     metrics: &Metrics,
 ) -> Result<DraServer, SocketError> {
     let path = SocketPaths::new(settings)?.dra;
-    settings.make_plugin_dir()?;
+    sockets::make_dir(&settings.plugin_dir)?;
     let stop = CancellationToken::new();
     let health = Health::new(health, stop.clone());
     let tasks = dra.tasks().clone();

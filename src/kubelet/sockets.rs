@@ -148,8 +148,8 @@ pub(super) async fn listen(path: &Path) -> Result<(UnixListener, SocketFile), So
     Ok((listener, file))
 }
 
-/// Removes a socket's file if nobody listens on it.
-async fn remove_stale(path: &Path) -> Result<(), SocketError> {
+/// Removes a socket's file if nobody listens on it; an error if somebody does.
+pub(super) async fn remove_stale(path: &Path) -> Result<(), SocketError> {
     match fs::symlink_metadata(path) {
         Ok(found) if found.file_type().is_socket() => {}
         Ok(_) => return Err(SocketError::NotASocket { path: path.to_owned() }),

@@ -113,6 +113,16 @@ pub(super) fn prepare_request(uids: &[&str]) -> dra_v1::NodePrepareResourcesRequ
 }
 
 #[tokio::test]
+async fn a_second_instance_moves_in_only_when_the_first_is_gone() {
+    let node = Node::new();
+    node.settings.move_in().await.unwrap();
+    let dra = node.serve_dra(idle()).await;
+    assert!(matches!(node.settings.move_in().await, Err(SocketError::InUse { .. })));
+    drop(dra);
+    node.settings.move_in().await.unwrap();
+}
+
+#[tokio::test]
 async fn the_registrar_says_who_we_are_and_where_the_dra_socket_answers() {
     let node = Node::new();
     let dra = node.serve_dra(idle()).await;

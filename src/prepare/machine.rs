@@ -44,6 +44,7 @@ impl Machine {
             }
         }
         for name in machine.specs.claims().map_err(OpenError::Specs)? {
+            // The containers of a claim whose record was damaged still start from its spec.
             if ClaimUid::parse(&name).is_ok_and(|uid| machine.store.has(&uid)) {
                 continue;
             }

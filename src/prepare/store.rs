@@ -145,9 +145,10 @@ impl Store {
         Ok(())
     }
 
-    /// Whether a claim has a record, readable or not.
+    /// Whether there is a record of a claim, readable or not, be it one that was moved aside.
     pub(super) fn has(&self, uid: &ClaimUid) -> bool {
-        self.path(uid).exists()
+        let path = self.path(uid);
+        path.exists() || self.aside(&path).exists()
     }
 
     /// Who holds these GPUs.
@@ -193,16 +194,20 @@ impl Store {
     fn quarantine(&self, path: &Path, why: &Bad) -> Result<(), StoreError> {
         let directory = self.directory.join(QUARANTINE);
         let created = fs::create_dir_all(&directory);
-        created.map_err(|source| StoreError::Directory { act: "create", path: directory.clone(), source })?;
-        let aside = directory.join(path.file_name().unwrap_or_default());
+        created.map_err(|source| StoreError::Directory { act: "create", path: directory, source })?;
+        let aside = self.aside(path);
         atomic::rename(path, &aside).map_err(StoreError::File)?;
         tracing::error!(
             from = %path.display(),
             to = %aside.display(),
             error = why as &dyn std::error::Error,
-            "moved a damaged claim record aside; what its claim had is forgotten"
+            "moved a damaged claim record aside; what its claim had is forgotten, and its CDI spec stays until unprepare"
         );
         Ok(())
+    }
+
+    fn aside(&self, path: &Path) -> PathBuf {
+        self.directory.join(QUARANTINE).join(path.file_name().unwrap_or_default())
     }
 
     fn path(&self, uid: &ClaimUid) -> PathBuf {

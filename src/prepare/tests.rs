@@ -383,12 +383,15 @@ async fn a_damaged_record_costs_its_claim_alone() {
         fs::write(disk.host.state("claims").join("not a claim.json"), "{}").unwrap();
 
         let preparer = disk.start().await;
-        assert_eq!(disk.files(), ["cdi/k8s.gpu.nvidia.com-claim_b.json", "claims/b.json"], "{damage:?}");
+        let (spec_a, spec_b) = ("cdi/k8s.gpu.nvidia.com-claim_a.json", "cdi/k8s.gpu.nvidia.com-claim_b.json");
+        assert_eq!(disk.files(), [spec_a, spec_b, "claims/b.json"], "{damage:?}");
         for name in ["a.json", "c.json", "not a claim.json"] {
             assert!(disk.host.state("claims").join("quarantine").join(name).exists(), "{name} after {damage:?}");
         }
         assert!(preparer.prepare(mk_claim("rival", &[("main", "gpu-1")])).await.is_err());
         preparer.prepare(mk_claim_a()).await.unwrap();
+        preparer.unprepare(&mk_uid("a")).await.unwrap();
+        assert_eq!(disk.files(), [spec_b, "claims/b.json"], "{damage:?}");
     }
 }
 
@@ -459,9 +462,28 @@ async fn a_claim_waits_for_the_first_inventory() {
     let mut waiting = Box::pin(preparer.prepare(mk_claim_a()));
     assert!((&mut waiting).now_or_never().is_none());
     // Which needs no inventory.
-    preparer.unprepare(&mk_uid("a")).await.unwrap();
+    preparer.unprepare(&mk_uid("b")).await.unwrap();
     disk.see(mk_node(2));
     waiting.await.unwrap();
+}
+
+#[tokio::test]
+async fn a_prepare_that_is_late_leaves_nothing_behind() {
+    let disk = Disk::new();
+    let preparer = disk.start().await;
+    // The call is dropped while the claim is read, or while NVML is waited for; its work goes on.
+    let reading = preparer.begin(&mk_uid("a"));
+    disk.inventory.send_replace(None);
+    let mut waiting = Box::pin(preparer.prepare(mk_claim_a()));
+    assert!((&mut waiting).now_or_never().is_none());
+
+    preparer.unprepare(&mk_uid("a")).await.unwrap();
+    disk.see(mk_node(2));
+    assert!(matches!(waiting.await, Err(Error::CalledOff)));
+    assert!(matches!(reading.prepare(mk_claim_a()).await, Err(Error::CalledOff)));
+    assert_eq!(disk.files(), Vec::<String>::new());
+    // The kubelet may ask again.
+    preparer.prepare(mk_claim_a()).await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]

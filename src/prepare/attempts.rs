@@ -1,0 +1,109 @@
+//! Which prepares are under way, so that an unprepare can call them off.
+//!
+//! The kubelet drops a prepare that it no longer wants, because the pod was deleted or because it took too long, and asks
+//! for unprepare instead. The work of the dropped call goes on meanwhile, and may be waiting: for the API server, for
+//! NVML. If it went on after the unprepare, it would prepare a claim that nobody unprepares any more, and its GPU would
+//! be taken for ever.
+//!
+//! ```text
+//!  prepare    begin ─── waits ──────────────── lock ─ called off? ─ work
+//!  unprepare              call_off ─ lock ─ work
+//! ```
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::claim::ClaimUid;
+
+/// Prepares by claim. A claim takes memory only while one is under way.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Attempts {
+    claims: Arc<Mutex<HashMap<ClaimUid, Count>>>,
+}
+
+#[derive(Debug, Default)]
+struct Count {
+    under_way: usize,
+    /// How often they were called off.
+    called_off: u64,
+}
+
+/// One prepare under way, until this is dropped.
+#[derive(Debug)]
+pub(super) struct Ticket {
+    attempts: Attempts,
+    uid: ClaimUid,
+    /// The count when it began: a higher one is about this prepare.
+    called_off: u64,
+}
+
+// === impl Attempts ===
+
+impl Attempts {
+    pub(super) fn begin(&self, uid: &ClaimUid) -> Ticket {
+        let mut claims = self.claims();
+        let count = claims.entry(uid.clone()).or_default();
+        count.under_way += 1;
+        Ticket { attempts: self.clone(), uid: uid.clone(), called_off: count.called_off }
+    }
+
+    /// Calls off all that have begun.
+    pub(super) fn call_off(&self, uid: &ClaimUid) {
+        if let Some(count) = self.claims().get_mut(uid) {
+            count.called_off += 1;
+        }
+    }
+
+    fn claims(&self) -> MutexGuard<'_, HashMap<ClaimUid, Count>> {
+        self.claims.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+// === impl Ticket ===
+
+impl Ticket {
+    pub(super) fn is_called_off(&self) -> bool {
+        self.attempts.claims().get(&self.uid).is_none_or(|count| count.called_off != self.called_off)
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        let mut claims = self.attempts.claims();
+        if let Some(count) = claims.get_mut(&self.uid) {
+            count.under_way -= 1;
+            if count.under_way == 0 {
+                claims.remove(&self.uid);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::claim::example::mk_uid;
+
+    #[test]
+    fn what_has_begun_is_called_off_and_what_begins_later_is_not() {
+        let (attempts, uid) = (Attempts::default(), mk_uid("a"));
+        attempts.call_off(&uid);
+        let first = attempts.begin(&uid);
+        let other = attempts.begin(&mk_uid("b"));
+        assert!(!first.is_called_off());
+        attempts.call_off(&uid);
+        let second = attempts.begin(&uid);
+        assert!(first.is_called_off() && !second.is_called_off() && !other.is_called_off());
+        drop(first);
+        assert!(!second.is_called_off());
+    }
+
+    #[test]
+    fn nothing_is_kept_of_what_has_ended() {
+        let (attempts, uid) = (Attempts::default(), mk_uid("a"));
+        let tickets = [attempts.begin(&uid), attempts.begin(&uid)];
+        attempts.call_off(&uid);
+        drop(tickets);
+        assert!(attempts.claims().is_empty());
+    }
+}
