@@ -2,6 +2,7 @@
 
 mod demo;
 mod show;
+mod signals;
 
 use std::env;
 use std::ffi::OsString;
@@ -16,8 +17,14 @@ use fake_node::node::{DRIVER, NODE, Node, Settings};
 use fake_node::release::Release;
 use topology::Topology;
 
+use self::signals::{Interrupted, Signals, exit_code};
+
 /// `EX_USAGE` of sysexits.h: the command line is wrong.
 const USAGE: u8 = 64;
+
+/// What shells answer for a command that is there and cannot be run, and for one that is not there.
+const CANNOT_RUN: u8 = 126;
+const NO_SUCH_COMMAND: u8 = 127;
 
 /// A Kubernetes node without a GPU: host tree, mock NVML, fake kubelet and fake API server, with the real plugin on it.
 #[derive(Debug, Parser)]
@@ -47,6 +54,7 @@ enum Command {
     },
     /// Start a node with the plugin, run a command beside it, and end with the command's exit code
     ///
+    /// As in a shell, 128 + N is a command that signal N ended, 127 one that was not found, 126 one that cannot be run.
     /// The command finds KUBECONFIG, NODE_NAME, FAKE_NODE_DIR and FAKE_NODE_REGISTRAR (the plugin's registrar socket) in
     /// its environment.
     Exec {
@@ -94,6 +102,9 @@ fn main() -> ExitCode {
     match run(cli.command) {
         Ok(code) => code,
         Err(error) => {
+            if let Some(interrupted) = error.downcast_ref::<Interrupted>() {
+                return code(interrupted.exit_code());
+            }
             eprintln!("error: {error:#}");
             ExitCode::FAILURE
         }
@@ -111,20 +122,22 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
             list(&mut out, false)?;
         }
         Command::Demo { machine, keep, full } => runtime.block_on(async {
-            let (node, directory) = machine.start().await?;
-            let plugin = demo::run(&node, &mut out, full).await?;
+            let mut signals = Signals::new()?;
+            let (node, directory) = signals.or(machine.start()).await?;
+            let running = signals.or(demo::run(&node, &mut out, full)).await?;
             if keep {
-                stay_up(&node, &mut out).await?;
+                stay_up(&node, &mut out, &mut signals).await?;
             }
-            demo::end(&node, plugin, &mut out).await?;
+            signals.or(demo::end(&node, running, &mut out)).await?;
             drop(directory);
             anyhow::Ok(())
         })?,
         Command::Run { machine } => runtime.block_on(async {
-            let (node, directory) = machine.start().await?;
-            let plugin = node.start_ready_plugin().await?;
-            stay_up(&node, &mut out).await?;
-            plugin.terminate().await?;
+            let mut signals = Signals::new()?;
+            let (node, directory) = signals.or(machine.start()).await?;
+            let plugin = signals.or(node.start_ready_plugin()).await?;
+            stay_up(&node, &mut out, &mut signals).await?;
+            signals.or(plugin.terminate()).await?;
             drop(directory);
             anyhow::Ok(())
         })?,
@@ -146,30 +159,41 @@ fn list(out: &mut impl Write, names_alone: bool) -> anyhow::Result<()> {
 
 async fn exec(machine: &Machine, command: &[OsString]) -> anyhow::Result<ExitCode> {
     let Some((program, args)) = command.split_first() else { bail!("there is no command to run") };
-    let (node, directory) = machine.start().await?;
-    let plugin = node.start_ready_plugin().await?;
-    let status = tokio::process::Command::new(program)
+    let mut signals = Signals::new()?;
+    let (node, directory) = signals.or(machine.start()).await?;
+    let plugin = signals.or(node.start_ready_plugin()).await?;
+    let started = tokio::process::Command::new(program)
         .args(args)
         .env("KUBECONFIG", node.kubeconfig())
         .env("NODE_NAME", NODE)
         .env("FAKE_NODE_DIR", node.dir())
         .env("FAKE_NODE_REGISTRAR", registrar(&node))
-        .status()
-        .await
-        .with_context(|| format!("cannot run {}", program.display()))?;
-    plugin.terminate().await?;
+        .spawn();
+    let ended = match started {
+        Ok(mut command) => code(exit_code(signals.wait_for(&mut command).await?)),
+        Err(error) => {
+            eprintln!("error: cannot run {}: {error}", program.display());
+            ExitCode::from(if error.kind() == io::ErrorKind::NotFound { NO_SUCH_COMMAND } else { CANNOT_RUN })
+        }
+    };
+    signals.or(plugin.terminate()).await?;
     drop(directory);
-    let code = status.code().and_then(|code| u8::try_from(code).ok());
-    Ok(code.map_or(ExitCode::FAILURE, ExitCode::from))
+    Ok(ended)
 }
 
-async fn stay_up(node: &Node, out: &mut impl Write) -> anyhow::Result<()> {
+/// Exit codes are bytes; no other number comes from a process.
+fn code(number: i32) -> ExitCode {
+    u8::try_from(number).map_or(ExitCode::FAILURE, ExitCode::from)
+}
+
+async fn stay_up(node: &Node, out: &mut impl Write, signals: &mut Signals) -> anyhow::Result<()> {
     writeln!(out, "\nThe node is up until Ctrl-C. In another terminal:")?;
     writeln!(out, "  export KUBECONFIG={}", node.kubeconfig().display())?;
     writeln!(out, "  kubectl get resourceslices,deviceclasses,resourceclaims")?;
     writeln!(out, "  tail -f {}", node.plugin_log().display())?;
     out.flush()?;
-    tokio::signal::ctrl_c().await.context("cannot wait for Ctrl-C")
+    signals.next().await;
+    Ok(())
 }
 
 fn registrar(node: &Node) -> PathBuf {
