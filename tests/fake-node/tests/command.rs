@@ -1,4 +1,4 @@
-//! The program `fake-node`: exit codes, and what is left of a node that was ended by a signal.
+//! The program `fake-node`: exit codes, machines of one's own, and what is left of a node that was ended by a signal.
 //!
 //! It looks for the plugin and the mock NVML beside itself: `cargo build --workspace` puts them there.
 
@@ -11,6 +11,7 @@ use std::process::{Child, Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
+use topology::Topology;
 
 /// What a plugin's command line has of the node it is for.
 const NODE_FLAG: &str = "--kubelet-root=";
@@ -84,4 +85,37 @@ fn a_command_gets_the_signal_that_its_node_got() {
     signal(&node, Signal::TERM);
     assert_eq!(node.wait().unwrap().code(), Some(9));
     assert_nothing_is_left(&temp, "exec");
+}
+
+#[test]
+fn a_machine_of_ones_own_is_built_and_left() {
+    let temp = tempfile::tempdir().unwrap();
+    let file = temp.path().join("mine.json");
+    let mut topology = Topology::builtin("one-gpu").unwrap();
+    topology.system.driver_version = "580.1.2".to_owned();
+    fs::write(&file, serde_json::to_string(&topology).unwrap()).unwrap();
+    let host = |dir: &str| {
+        let dir = temp.path().join(dir);
+        let args = ["host", "--layout", "gke", "--topology", file.to_str().unwrap(), dir.to_str().unwrap()];
+        fake_node(&temp, &args).output().unwrap()
+    };
+    assert!(host("m").status.success());
+    assert!(temp.path().join("m/home/kubernetes/bin/nvidia/lib64/libnvidia-ml.so.580.1.2").is_file());
+    assert!(temp.path().join("m/nvml/state.json").is_file());
+    let again = host("m");
+    assert_eq!(again.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&again.stderr).contains("is not empty"));
+
+    fs::write(&file, "{").unwrap();
+    let damaged = host("d");
+    let told = String::from_utf8_lossy(&damaged.stderr);
+    assert!(told.contains("mine.json: the topology is not valid JSON of the expected shape: EOF"), "{told}");
+    assert!(!temp.path().join("d").exists());
+}
+
+#[test]
+fn an_unknown_machine_is_a_mistake_on_the_command_line() {
+    let output = fake_node(&tempfile::tempdir().unwrap(), &["run", "--topology", "dgx-9"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(64));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("the built-in ones are one-gpu, "));
 }

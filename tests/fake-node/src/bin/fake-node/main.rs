@@ -6,13 +6,14 @@ mod signals;
 
 use std::env;
 use std::ffi::OsString;
+use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 use clap::{Args, Parser, Subcommand};
-use fake_node::host::{DeviceNodes, refuse_real_driver};
+use fake_node::host::{DeviceNodes, HostBuilder, Layout, refuse_real_driver};
 use fake_node::node::{DRIVER, NODE, Node, Settings};
 use fake_node::release::Release;
 use topology::Topology;
@@ -64,6 +65,13 @@ enum Command {
         #[arg(last = true, required = true)]
         command: Vec<OsString>,
     },
+    /// Build the files of a machine alone and leave them: for a real kubelet, or any program that reads NVML
+    Host {
+        #[command(flatten)]
+        hardware: Hardware,
+        /// Where to build them: a new or empty directory with a short path
+        dir: PathBuf,
+    },
     /// List the machines that can be played
     Topologies {
         /// Names alone, one a line
@@ -73,10 +81,19 @@ enum Command {
 }
 
 #[derive(Debug, Args)]
-struct Machine {
-    /// Which machine to play: a name, or `help` for a list
+struct Hardware {
+    /// Which machine to play: a name, `help` for a list of them, or a file, whose name ends in `.json`
     #[arg(long, value_name = "NAME", default_value = "dgx-h100")]
     topology: String,
+    /// How its NVIDIA driver is installed
+    #[arg(long, value_name = "LAYOUT", value_enum, default_value_t = Layout::Debian)]
+    layout: Layout,
+}
+
+#[derive(Debug, Args)]
+struct Machine {
+    #[command(flatten)]
+    hardware: Hardware,
     /// Which Kubernetes release to play
     #[arg(long, value_name = "RELEASE", default_value = "1.36")]
     release: Release,
@@ -106,7 +123,8 @@ fn main() -> ExitCode {
                 return code(interrupted.exit_code());
             }
             eprintln!("error: {error:#}");
-            ExitCode::FAILURE
+            let unknown = matches!(error.downcast_ref(), Some(topology::Error::Unknown { .. }));
+            if unknown { ExitCode::from(USAGE) } else { ExitCode::FAILURE }
         }
     }
 }
@@ -117,10 +135,11 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
     match command {
         Command::Topologies { names } => list(&mut out, names)?,
         Command::Demo { machine, .. } | Command::Run { machine } | Command::Exec { machine, .. }
-            if machine.topology == "help" =>
+            if machine.hardware.topology == "help" =>
         {
             list(&mut out, false)?;
         }
+        Command::Host { hardware, dir } => host(&hardware, &dir, &mut out)?,
         Command::Demo { machine, keep, full } => runtime.block_on(async {
             let mut signals = Signals::new()?;
             let (node, directory) = signals.or(machine.start()).await?;
@@ -155,6 +174,41 @@ fn list(out: &mut impl Write, names_alone: bool) -> anyhow::Result<()> {
         }
     }
     Ok(())
+}
+
+fn host(hardware: &Hardware, dir: &Path, out: &mut impl Write) -> anyhow::Result<()> {
+    let library = directory_of_binaries()?.join(Settings::LIBRARY);
+    present(&library)?;
+    let builder = HostBuilder::new(hardware.topology()?, library).layout(hardware.layout);
+    refuse_real_driver(Path::new("/proc"), Path::new("/sys"))?;
+    let host = builder.build(dir).context("cannot build the machine")?;
+    tell_of_placeholders(host.device_nodes());
+    writeln!(out, "driver root  {}", host.driver_root().display())?;
+    writeln!(out, "NVML         {}", host.library().display())?;
+    writeln!(out, "/sys         {}", host.sys().display())?;
+    writeln!(out, "/proc        {}", host.proc().display())?;
+    writeln!(out, "/dev         {}", host.dev().display())?;
+    writeln!(out, "its state    {}", host.node().path().display())?;
+    Ok(())
+}
+
+fn present(binary: &Path) -> anyhow::Result<()> {
+    if !binary.is_file() {
+        bail!("{} is missing; build it with: cargo build --workspace", binary.display());
+    }
+    Ok(())
+}
+
+/// Where this program is, and those it needs.
+fn directory_of_binaries() -> anyhow::Result<PathBuf> {
+    let program = env::current_exe().context("cannot tell where this program is")?;
+    Ok(program.parent().unwrap_or(Path::new("/")).to_owned())
+}
+
+fn tell_of_placeholders(nodes: &DeviceNodes) {
+    if let DeviceNodes::Placeholders { why } = nodes {
+        eprintln!("note: device nodes are placeholders, because {why}");
+    }
 }
 
 async fn exec(machine: &Machine, command: &[OsString]) -> anyhow::Result<ExitCode> {
@@ -200,30 +254,37 @@ fn registrar(node: &Node) -> PathBuf {
     node.host.kubelet_root().join("plugins_registry").join(format!("{DRIVER}-reg.sock"))
 }
 
+// === impl Hardware ===
+
+impl Hardware {
+    fn topology(&self) -> anyhow::Result<Topology> {
+        let name = &self.topology;
+        if Path::new(name).extension().is_none_or(|extension| extension != "json") {
+            return Ok(Topology::builtin(name)?);
+        }
+        let json = fs::read_to_string(name).with_context(|| format!("cannot read {name}"))?;
+        Topology::parse(&json).with_context(|| format!("cannot use {name}"))
+    }
+}
+
 // === impl Machine ===
 
 impl Machine {
     async fn start(&self) -> anyhow::Result<(Node, Directory)> {
+        let topology = self.hardware.topology()?;
         refuse_real_driver(Path::new("/proc"), Path::new("/sys"))?;
-        let topology = Topology::builtin(&self.topology)?;
         let directory = match &self.dir {
             Some(dir) => Directory::Named(dir.clone()),
             None => Directory::Temporary(
                 tempfile::Builder::new().prefix("node-").tempdir().context("cannot make a temporary directory")?,
             ),
         };
-        let program = env::current_exe().context("cannot tell where this program is")?;
-        let binaries = program.parent().unwrap_or(Path::new("/"));
-        let settings = Settings { release: self.release, ..Settings::new(topology, binaries) };
-        for binary in [&settings.plugin, &settings.library] {
-            if !binary.is_file() {
-                bail!("{} is missing; build it with: cargo build --workspace", binary.display());
-            }
-        }
+        let defaults = Settings::new(topology, &directory_of_binaries()?);
+        let settings = Settings { release: self.release, layout: self.hardware.layout, ..defaults };
+        present(&settings.plugin)?;
+        present(&settings.library)?;
         let node = Node::start(settings, directory.path()).await?;
-        if let DeviceNodes::Placeholders { why } = node.host.device_nodes() {
-            eprintln!("note: device nodes are placeholders, because {why}");
-        }
+        tell_of_placeholders(node.host.device_nodes());
         Ok((node, directory))
     }
 }
