@@ -6,7 +6,7 @@
 //!                               <dir>/proc     driver, devices, boot id                       Host::proc
 //!                               <dir>/dev      device nodes, or placeholders                  Host::dev
 //!                               <dir>/…        libraries, binaries, firmware (see `Layout`)   Host::driver_root
-//!                               <dir>/nvml     what the mock NVML reads                       Host::node
+//!                               <dir>/nvml     a link into the driver root: the mock's state   Host::node
 //!                               <dir>/var/run  what a reboot empties                          Host::cdi_dir
 //!                               <dir>/kubelet  the kubelet's own directory                    Host::kubelet_root
 //! ```
@@ -131,10 +131,10 @@ impl HostBuilder {
     pub fn build(self, dir: impl AsRef<Path>) -> Result<Host, Error> {
         let Self { topology, mock_library, transform, layout, drm } = self;
         let dir = new_directory(dir.as_ref())?;
-        let node = NodeDir::create(dir.join("nvml"), &topology).map_err(Error::Node)?;
         // Joining an empty path would leave a slash at the end.
         let root = if layout.root().is_empty() { dir.clone() } else { dir.join(layout.root()) };
-        let driver = DriverRoot::new(root, layout, mock_library, transform, node.path().to_owned());
+        let driver = DriverRoot::new(root, layout, mock_library, transform);
+        let node = NodeDir::create(driver.state(), &topology).map_err(Error::Node)?;
         let driver_version = topology.system.driver_version.clone();
         driver.install(&topology, &driver_version)?;
         let (sys, proc, dev) = (Tree::new(dir.join("sys")), Tree::new(dir.join("proc")), Tree::new(dir.join("dev")));
@@ -142,6 +142,8 @@ impl HostBuilder {
         procfs::build(&proc, &topology)?;
         let device_nodes = devfs::build(&dev, &topology, drm)?;
         let tree = Tree::new(&dir);
+        // Where people look for it, whatever the layout.
+        tree.link("nvml", Path::new(layout.root()).join(layout.libraries()).join(driver_root::STATE))?;
         for name in ["var/run", "kubelet/plugins", "kubelet/plugins_registry"] {
             tree.dir(name)?;
         }
@@ -292,16 +294,19 @@ impl Host {
 
 /// Makes the directory and gives its absolute path, without links in it.
 fn new_directory(dir: &Path) -> Result<PathBuf, Error> {
+    // Before anything is made, and again without links.
+    short_enough(std::path::absolute(dir).map_err(file("resolve", dir))?)?;
     fs::create_dir_all(dir).map_err(file("create the directory", dir))?;
-    let path = dir.canonicalize().map_err(file("resolve", dir))?;
+    let path = short_enough(dir.canonicalize().map_err(file("resolve", dir))?)?;
     if fs::read_dir(&path).map_err(file("read", &path))?.next().is_some() {
         return Err(Error::NotEmpty { path });
     }
-    let longest = SOCKET_PATH - LONGEST_SOCKET.len();
-    if path.as_os_str().len() > longest {
-        return Err(Error::TooLong { path, longest });
-    }
     Ok(path)
+}
+
+fn short_enough(path: PathBuf) -> Result<PathBuf, Error> {
+    let longest = SOCKET_PATH - LONGEST_SOCKET.len();
+    if path.as_os_str().len() > longest { Err(Error::TooLong { path, longest }) } else { Ok(path) }
 }
 
 #[cfg(test)]

@@ -78,6 +78,9 @@ pub struct Options {
     pub dra_authority: Option<Authority>,
     /// The gate `ResourceHealthStatus`, if not as in the release.
     pub health: Option<bool>,
+    /// The gate `DRAWorkloadResourceClaims`: whether a pod may use a claim that is reserved for its PodGroup. Off in all
+    /// releases unless somebody switches it on, and unknown before 1.36.
+    pub pod_groups: bool,
     /// Whether to refuse endpoints that later kubelets will refuse: not absolute, too long, outside the root.
     pub strict_endpoints: bool,
 }
@@ -131,6 +134,7 @@ impl Options {
             clock: Clock::REAL,
             dra_authority: None,
             health: None,
+            pod_groups: false,
             strict_endpoints: false,
         }
     }

@@ -99,6 +99,9 @@ pub enum NodeError {
 // === impl Settings ===
 
 impl Settings {
+    /// The file name of the built mock NVML.
+    pub const LIBRARY: &str = "libmock_nvml.so";
+
     /// A node of this machine with the newest defaults; both binaries are looked for beside the running program.
     pub fn new(topology: Topology, directory_of_binaries: &Path) -> Self {
         Self {
@@ -107,7 +110,7 @@ impl Settings {
             layout: Layout::Debian,
             clock: Clock::REAL,
             plugin: directory_of_binaries.join("gpu-dra-plugin"),
-            library: directory_of_binaries.join("libmock_nvml.so"),
+            library: directory_of_binaries.join(Self::LIBRARY),
         }
     }
 }

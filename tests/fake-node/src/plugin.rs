@@ -106,6 +106,8 @@ impl Plugin {
             .stdin(Stdio::null())
             .stdout(output.try_clone().map_err(log_error)?)
             .stderr(output)
+            // The Ctrl-C of a terminal goes to a whole group: whoever runs the scenario decides what it ends.
+            .process_group(0)
             .kill_on_drop(true)
             .spawn()
             .map_err(|source| PluginError::Process { act: "start", binary: binary.clone(), source })?;

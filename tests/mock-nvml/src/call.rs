@@ -5,6 +5,7 @@
 //!                   └ 999           1                      any code        18              2          15, 3
 //! ```
 
+use std::io::ErrorKind;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
@@ -88,10 +89,23 @@ impl Call {
 // === impl Device ===
 
 impl Device<'_> {
-    /// Changes what the state file says of this GPU, for all processes.
+    /// Changes what the state file says of this GPU, for all processes. Who may not write it is who may not change a GPU.
     pub(crate) fn change(&self, change: impl FnOnce(&mut GpuState)) -> Answer {
         let index = self.index;
-        self.call.node.dir.update(|state| change(state.gpus.entry(index).or_default())).map_err(|_| Code::UNKNOWN)
+        let changed = self.call.node.dir.update(|state| change(state.gpus.entry(index).or_default()));
+        changed.map_err(|error| refusal(&error))
+    }
+}
+
+/// The code for a state file that could not be changed.
+fn refusal(error: &topology::Error) -> Code {
+    match error {
+        topology::Error::File { source, .. }
+            if matches!(source.kind(), ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem) =>
+        {
+            Code::NO_PERMISSION
+        }
+        _ => Code::UNKNOWN,
     }
 }
 
@@ -188,3 +202,18 @@ macro_rules! stubs {
 }
 
 pub(crate) use {nvml, stubs};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_state_file_that_may_not_be_written_is_a_lack_of_permission() {
+        let refused = |kind: ErrorKind| {
+            refusal(&topology::Error::File { act: "replace", path: "state.json".into(), source: kind.into() })
+        };
+        assert_eq!(refused(ErrorKind::PermissionDenied), Code::NO_PERMISSION);
+        assert_eq!(refused(ErrorKind::ReadOnlyFilesystem), Code::NO_PERMISSION);
+        assert_eq!(refused(ErrorKind::StorageFull), Code::UNKNOWN);
+    }
+}

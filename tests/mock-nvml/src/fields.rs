@@ -14,7 +14,7 @@ use crate::device::HOPPER;
 use crate::health::{remapped_uncorrectable, remaps_rows};
 
 /// The last field of NVML 13.5.
-const LAST_FIELD: u32 = 288;
+const LAST_FIELD: u32 = 309;
 
 /// `nvmlValueType_t`.
 const UNSIGNED_INT: u32 = 1;

@@ -18,7 +18,8 @@
 //! and null pointers INVALID_ARGUMENT (2), wrong version words ARGUMENT_VERSION_MISMATCH (25), short buffers
 //! INSUFFICIENT_SIZE (7). A library stays with the driver version it first saw: when the version changes, every call
 //! answers LIB_RM_VERSION_MISMATCH (18) until the program has unloaded the library and loaded it again, as with the
-//! real one. Only permissions are laxer: setters do not ask for root, because the fake node runs as any user.
+//! real one. Only permissions are laxer: setters do not ask for root, because the fake node runs as any user, but for the
+//! right to write the state file (NO_PERMISSION, 4), which a container with the driver root mounted read-only lacks.
 //!
 //! **Unloadable.** The library starts no threads and registers no thread-local destructors, so `dlclose` really unloads
 //! it and a replaced file is seen by the next `dlopen`.

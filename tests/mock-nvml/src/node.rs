@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 use topology::{NodeDir, State, Topology};
 
 use crate::code::{Answer, Code};
-use crate::report::tell;
+use crate::report::tell_error;
 
 /// How long after a file's modification a second one may still carry the same time. Kernel clocks tick every 10 ms at
 /// worst; a state that was written less than this before it was read is read again.
@@ -49,7 +49,7 @@ impl Node {
             if matches!(error, topology::Error::File { .. }) {
                 return Code::DRIVER_NOT_LOADED;
             }
-            tell(&error);
+            tell_error(&error);
             Code::UNKNOWN
         })?;
         let mut node = Self { dir, topology, visible: Vec::new(), cache: Mutex::new(None) };

@@ -1,7 +1,9 @@
 //! What the mock says to people, on standard error: a damaged topology, and defects of its own.
 
+use std::error::Error;
 use std::fmt::Display;
 use std::io::{self, Write};
+use std::iter;
 use std::panic;
 use std::sync::Once;
 
@@ -12,6 +14,12 @@ static PANIC_HOOK: Once = Once::new();
 pub(crate) fn tell(what: &dyn Display) {
     // There is nobody to tell that standard error is closed.
     let _ = writeln!(io::stderr(), "mock-nvml: {what}");
+}
+
+/// Says what went wrong, and why.
+pub(crate) fn tell_error(error: &(dyn Error + 'static)) {
+    let causes = iter::successors(error.source(), |&cause| cause.source());
+    tell(&causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}")));
 }
 
 /// Reports panics in our own words. The standard hook asks for the thread's name, and that leaves a hook at the thread's

@@ -16,7 +16,7 @@ pub struct NodeDir {
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// Not JSON of the right shape.
-    #[error("the topology is not valid JSON of the expected shape: {0}")]
+    #[error("the topology is not valid JSON of the expected shape")]
     Parse(#[source] serde_json::Error),
     /// JSON of the right shape that describes no possible machine.
     #[error("the topology contradicts itself: {0}")]
@@ -30,7 +30,7 @@ pub enum Error {
         known: String,
     },
     /// A file could not be read or written.
-    #[error("cannot {act} {}: {source}", path.display())]
+    #[error("cannot {act} {}", path.display())]
     File {
         /// What was tried: "read", "write", "lock".
         act: &'static str,
@@ -40,7 +40,7 @@ pub enum Error {
         source: io::Error,
     },
     /// `state.json` is damaged.
-    #[error("{} is not a state file: {source}", path.display())]
+    #[error("{} is not a state file", path.display())]
     State {
         /// Which file.
         path: PathBuf,

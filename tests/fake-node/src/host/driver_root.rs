@@ -4,7 +4,7 @@
 //!  <driver root>/usr/lib/x86_64-linux-gnu/libcuda.so.580.105.08       an ELF object with a SONAME, no code
 //!                                         libcuda.so.1, libcuda.so    links, where the real installer makes them
 //!                                         libnvidia-ml.so.580.105.08  the mock NVML
-//!                                         mock-nvml                   a link to where the mock finds its machine
+//!                                         mock-nvml                   the machine that the mock plays, and its state
 //!                usr/bin/nvidia-smi                                   a stand-in (see `smi`)
 //!                usr/lib/firmware/nvidia/580.105.08/gsp_ga10x.bin
 //!                usr/share/…, etc/…                                   what graphics containers get
@@ -97,6 +97,10 @@ const GRAPHICS: [(&str, &str); 10] = [
     ("etc/vulkan/implicit_layer.d/nvidia_layers.json", manifest!("libGLX_nvidia.so.0")),
 ];
 
+/// Where the mock NVML finds its machine: beside its library. Inside the driver root, so that who has that has all of it,
+/// wherever it is mounted or copied to.
+pub(super) const STATE: &str = "mock-nvml";
+
 /// Changes the mock library's bytes before they are installed.
 pub(super) type Transform = Box<dyn Fn(&mut Vec<u8>) + Send + Sync>;
 
@@ -107,21 +111,13 @@ pub(super) struct DriverRoot {
     /// The mock library as built.
     mock: PathBuf,
     transform: Option<Transform>,
-    /// Where the mock finds the machine it plays.
-    node_dir: PathBuf,
 }
 
 // === impl DriverRoot ===
 
 impl DriverRoot {
-    pub(super) fn new(
-        root: PathBuf,
-        layout: Layout,
-        mock: PathBuf,
-        transform: Option<Transform>,
-        node_dir: PathBuf,
-    ) -> Self {
-        Self { tree: Tree::new(root), layout, mock, transform, node_dir }
+    pub(super) fn new(root: PathBuf, layout: Layout, mock: PathBuf, transform: Option<Transform>) -> Self {
+        Self { tree: Tree::new(root), layout, mock, transform }
     }
 
     pub(super) fn root(&self) -> &Path {
@@ -131,6 +127,11 @@ impl DriverRoot {
     /// The directory of the libraries.
     pub(super) fn libraries(&self) -> PathBuf {
         self.tree.path(self.layout.libraries())
+    }
+
+    /// The directory of the mock's machine; stays when the driver is replaced.
+    pub(super) fn state(&self) -> PathBuf {
+        self.libraries().join(STATE)
     }
 
     /// The directory of the stand-in's data.
@@ -222,7 +223,6 @@ impl DriverRoot {
         let full = format!("libnvidia-ml.so.{version}");
         self.tree.file(format!("{dir}/{full}"), library)?;
         self.tree.link(format!("{dir}/libnvidia-ml.so.1"), full)?;
-        self.tree.link(format!("{dir}/libnvidia-ml.so"), "libnvidia-ml.so.1")?;
-        self.tree.link(format!("{dir}/mock-nvml"), &self.node_dir)
+        self.tree.link(format!("{dir}/libnvidia-ml.so"), "libnvidia-ml.so.1")
     }
 }

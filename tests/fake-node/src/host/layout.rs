@@ -4,7 +4,7 @@
 const TRIPLET: &str = if cfg!(target_arch = "aarch64") { "aarch64-linux-gnu" } else { "x86_64-linux-gnu" };
 
 /// One way to install the driver.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Layout {
     /// Debian and Ubuntu packages: root `/`, libraries in `usr/lib/<triplet>`.
     Debian,

@@ -6,6 +6,7 @@
 //!  kernel/iommu_groups/38/…     ─▶                                 └ iommu_group ─▶ kernel/iommu_groups/38
 //! ```
 
+use std::fmt::Write;
 use std::ops::RangeInclusive;
 
 use topology::{Gpu, NumaNode, NvSwitch, Topology};
@@ -19,6 +20,15 @@ const CLASS_NVSWITCH: &str = "0x068000";
 const CLASS_BRIDGE: &str = "0x060400";
 /// A PCIe switch of the kind that these machines have (Broadcom PEX890xx), as packed by NVML.
 const BRIDGE_ID: &str = "0xC0301000";
+/// Lines of a device's `resource` file: six BARs, the ROM, and six BARs of its virtual functions.
+const RESOURCES: usize = 13;
+/// Flags of a BAR, from the kernel's `ioport.h`: memory, not prefetchable, and memory of 64 bits, prefetchable.
+const MEMORY: u64 = 0x4_0200;
+const MEMORY_64: u64 = 0x14_220c;
+const MIB: u64 = 1 << 20;
+/// Where memory of the first device begins, below and above 4 GiB, and how far it is to that of the next one. Invented.
+const LOW_MEMORY: (u64, u64) = (0x8000_0000, 16 * MIB);
+const HIGH_MEMORY: (u64, u64) = (0x2000_0000_0000, 1 << 39);
 /// DRM's first render node. Card 0 of a server is its management controller, so GPU 0 is card 1.
 const FIRST_RENDER_NODE: usize = 128;
 
@@ -33,6 +43,15 @@ struct Device<'a> {
     numa_node: i32,
     driver: &'a str,
     iommu_group: Option<u32>,
+    bars: &'a [Bar],
+}
+
+/// Memory of a device that programs can map.
+struct Bar {
+    index: usize,
+    start: u64,
+    size: u64,
+    flags: u64,
 }
 
 /// Names of the DRM nodes of a GPU: card and render node.
@@ -51,8 +70,8 @@ pub(super) fn build(sys: &Tree, topology: &Topology, layout: Layout, drm: bool) 
             }
         }
     }
-    for switch in &topology.host.nvswitches {
-        nvswitch(sys, topology, switch)?;
+    for (index, switch) in topology.host.nvswitches.iter().enumerate() {
+        nvswitch(sys, topology, topology.gpus.len() + index, switch)?;
     }
     for module in ["nvidia", "nvidia_uvm", "nvidia_modeset"] {
         sys.file(format!("module/{module}/initstate"), "live\n")?;
@@ -94,11 +113,12 @@ fn gpu_device(sys: &Tree, topology: &Topology, index: usize, gpu: &Gpu) -> Resul
         numa_node: gpu.numa_node,
         driver: "nvidia",
         iommu_group: gpu.iommu_group,
+        bars: &gpu_bars(index, board.bar1_mib * MIB),
     };
     write(sys, topology, &device)
 }
 
-fn nvswitch(sys: &Tree, topology: &Topology, switch: &NvSwitch) -> Result<(), Error> {
+fn nvswitch(sys: &Tree, topology: &Topology, index: usize, switch: &NvSwitch) -> Result<(), Error> {
     bridges(sys, topology, &switch.pcie_root, &switch.bridges, switch.numa_node)?;
     let device = Device {
         path: &format!("{}/{}", parent(&switch.pcie_root, &switch.bridges), switch.bus_id),
@@ -108,6 +128,7 @@ fn nvswitch(sys: &Tree, topology: &Topology, switch: &NvSwitch) -> Result<(), Er
         numa_node: switch.numa_node,
         driver: "nvidia-nvswitch",
         iommu_group: switch.iommu_group,
+        bars: &[Bar { index: 0, start: place(HIGH_MEMORY, index), size: 32 * MIB, flags: MEMORY_64 }],
     };
     write(sys, topology, &device)
 }
@@ -126,6 +147,7 @@ fn bridges(sys: &Tree, topology: &Topology, root: &str, bridges: &[String], numa
             numa_node,
             driver: "pcieport",
             iommu_group: None,
+            bars: &[],
         };
         write(sys, topology, &device)?;
     }
@@ -133,7 +155,7 @@ fn bridges(sys: &Tree, topology: &Topology, root: &str, bridges: &[String], numa
 }
 
 fn write(sys: &Tree, topology: &Topology, device: &Device<'_>) -> Result<(), Error> {
-    let Device { path, class, id, subsystem, numa_node, driver, iommu_group } = device;
+    let Device { path, class, id, subsystem, numa_node, driver, iommu_group, bars } = device;
     let address = path.rsplit('/').next().unwrap_or(path);
     let (model, vendor) = unpack(id);
     let (subsystem_model, subsystem_vendor) = unpack(subsystem);
@@ -146,6 +168,7 @@ fn write(sys: &Tree, topology: &Topology, device: &Device<'_>) -> Result<(), Err
     ] {
         sys.file(format!("{path}/{name}"), format!("{value}\n"))?;
     }
+    sys.file(format!("{path}/resource"), resources(bars))?;
     near(sys, topology, path, *numa_node)?;
     sys.link_within(&format!("bus/pci/devices/{address}"), path)?;
     sys.link_within(&format!("bus/pci/drivers/{driver}/{address}"), path)?;
@@ -155,6 +178,33 @@ fn write(sys: &Tree, topology: &Topology, device: &Device<'_>) -> Result<(), Err
         sys.link_within(&format!("{path}/iommu_group"), &format!("kernel/iommu_groups/{group}"))?;
     }
     Ok(())
+}
+
+/// Registers, frame buffer as far as it can be mapped, and the driver's instance memory. BARs of 64 bits take two numbers.
+fn gpu_bars(index: usize, bar1: u64) -> [Bar; 3] {
+    let high = place(HIGH_MEMORY, index);
+    [
+        Bar { index: 0, start: place(LOW_MEMORY, index), size: 16 * MIB, flags: MEMORY },
+        Bar { index: 1, start: high, size: bar1, flags: MEMORY_64 },
+        Bar { index: 3, start: high + bar1, size: 32 * MIB, flags: MEMORY_64 },
+    ]
+}
+
+fn place((first, distance): (u64, u64), index: usize) -> u64 {
+    first + distance * index as u64
+}
+
+/// First and last address and flags of each; zeros where there is nothing.
+fn resources(bars: &[Bar]) -> String {
+    let line = |index| match bars.iter().find(|bar| bar.index == index && bar.size > 0) {
+        Some(bar) => [bar.start, bar.start + bar.size - 1, bar.flags],
+        None => [0; 3],
+    };
+    let mut text = String::new();
+    for [start, end, flags] in (0..RESOURCES).map(line) {
+        let _ = writeln!(text, "{start:#018x} {end:#018x} {flags:#018x}");
+    }
+    text
 }
 
 fn near(sys: &Tree, topology: &Topology, path: &str, numa_node: i32) -> Result<(), Error> {

@@ -98,11 +98,35 @@ fn a_gpu_is_found_below_its_pcie_root_with_what_sysfs_says_of_it() {
 }
 
 #[test]
+fn a_gpu_maps_as_much_of_its_frame_buffer_as_nvml_says() {
+    let machine = Machine::build("dgx-h100");
+    let resource = machine.read("sys/bus/pci/devices/0000:43:00.0/resource");
+    let numbers = |line: &str| -> Vec<u64> {
+        line.split(' ').map(|number| u64::from_str_radix(number.trim_start_matches("0x"), 16).unwrap()).collect()
+    };
+    let lines: Vec<_> = resource.lines().map(numbers).collect();
+    assert_eq!((lines.len(), lines.iter().all(|line| line.len() == 3)), (13, true), "{resource}");
+    assert_eq!(lines[1][1] + 1 - lines[1][0], 131_072 << 20);
+    let bridge = machine.read("sys/bus/pci/devices/0000:3e:00.0/resource");
+    assert!(bridge.lines().all(|line| numbers(line) == [0, 0, 0]), "{bridge}");
+}
+
+#[test]
 fn gpus_behind_one_switch_share_the_directories_of_its_bridges() {
     let machine = Machine::build("dgx-a100-40gb");
     let parent = |bus_id| machine.device(bus_id).rsplit_once('/').unwrap().0.to_owned();
     assert_eq!(parent("0000:07:00.0"), parent("0000:0f:00.0"));
     assert_ne!(parent("0000:07:00.0"), parent("0000:47:00.0"));
+}
+
+#[test]
+fn no_link_names_the_directory_of_the_machine() {
+    for layout in Layout::ALL {
+        let machine = Machine::build_with("dgx-h100", |builder| builder.layout(layout).drm());
+        for link in links_below(machine.host.dir()) {
+            assert!(fs::read_link(&link).unwrap().is_relative(), "{layout:?}: {}", link.display());
+        }
+    }
 }
 
 #[test]
@@ -226,7 +250,8 @@ fn in_every_layout_ldconfig_finds_nothing_left_to_link() {
         let host = &machine.host;
         let libraries = host.library().parent().unwrap().to_owned();
         assert!(libraries.starts_with(host.driver_root()));
-        assert_eq!(fs::read_link(libraries.join("mock-nvml")).unwrap(), host.node().path());
+        assert_eq!(libraries.join("mock-nvml"), host.node().path());
+        assert_eq!(host.dir().join("nvml").canonicalize().unwrap(), host.node().path());
         let before = names_in(&libraries);
         let versioned = before.iter().filter(|name| name.ends_with(".so.580.105.08"));
         for name in versioned.clone() {
@@ -350,6 +375,8 @@ fn sockets_with_a_pod_uid_fit_into_the_longest_directory_allowed() {
     fs::create_dir(host.kubelet_root().join("plugins/gpu.nvidia.com")).unwrap();
     UnixListener::bind(format!("{}{LONGEST_SOCKET}", host.dir().display())).unwrap();
     assert!(matches!(build(31), Err(Error::TooLong { longest: 30, .. })));
+    // Nothing is left of a machine that was not built.
+    assert_eq!(names_in(dir.path()).into_iter().filter(|name| name.starts_with('n')).count(), 1);
 }
 
 #[test]

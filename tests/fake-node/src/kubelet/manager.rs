@@ -98,7 +98,8 @@ impl Manager {
             Some("pods") => consumer["uid"] == pod.uid.as_str(),
             Some("podgroups") => {
                 let group = pod.group.as_deref();
-                rules::knows_pod_groups(self.options.release) && group.is_some() && consumer["name"].as_str() == group
+                let is_on = self.options.pod_groups && rules::knows_pod_groups(self.options.release);
+                is_on && group.is_some() && consumer["name"].as_str() == group
             }
             _ => false,
         })

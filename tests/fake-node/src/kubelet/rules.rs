@@ -180,7 +180,7 @@ pub(crate) fn unimplemented_health_ends(release: Release) -> bool {
     release >= Release::V1_37
 }
 
-/// Whether a pod may use a claim because its pod group may.
+/// Whether the gate `DRAWorkloadResourceClaims` exists.
 pub(crate) fn knows_pod_groups(release: Release) -> bool {
     release >= Release::V1_36
 }

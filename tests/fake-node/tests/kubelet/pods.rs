@@ -82,13 +82,20 @@ async fn a_template_claim_must_belong_to_the_pod() {
 }
 
 #[tokio::test]
-async fn a_pod_group_may_stand_for_its_pods() {
-    let node = Node::start(Release::V1_36);
-    let _plugin = node.plugin("gpu").await;
-    node.api.add("c", "uid", &[]);
-    node.api.change("c", |claim| claim["status"]["reservedFor"] = json!([{"resource": "podgroups", "name": "g"}]));
-    let pod = node.kubelet.run_pod(Pod { group: Some("g".into()), ..pod("p") });
-    pod.wait_prepared().await.unwrap();
+async fn a_pod_group_may_stand_for_its_pods_where_the_gate_is_on() {
+    for on in [true, false] {
+        let node = Node::start_with(Release::V1_37, |options| options.pod_groups = on);
+        let _plugin = node.plugin("gpu").await;
+        node.api.add("c", "uid", &[]);
+        node.api.change("c", |claim| claim["status"]["reservedFor"] = json!([{"resource": "podgroups", "name": "g"}]));
+        let pod = node.kubelet.run_pod(Pod { group: Some("g".into()), ..pod("p") });
+        if on {
+            pod.wait_prepared().await.unwrap();
+        } else {
+            let error = pod.wait_error().await;
+            assert!(error.contains("is not allowed to use ResourceClaim c"), "{error}");
+        }
+    }
 }
 
 #[tokio::test]

@@ -2,22 +2,30 @@
 
 mod demo;
 mod show;
+mod signals;
 
 use std::env;
 use std::ffi::OsString;
+use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 use clap::{Args, Parser, Subcommand};
-use fake_node::host::{DeviceNodes, refuse_real_driver};
+use fake_node::host::{DeviceNodes, HostBuilder, Layout, refuse_real_driver};
 use fake_node::node::{DRIVER, NODE, Node, Settings};
 use fake_node::release::Release;
 use topology::Topology;
 
+use self::signals::{Interrupted, Signals, exit_code};
+
 /// `EX_USAGE` of sysexits.h: the command line is wrong.
 const USAGE: u8 = 64;
+
+/// What shells answer for a command that is there and cannot be run, and for one that is not there.
+const CANNOT_RUN: u8 = 126;
+const NO_SUCH_COMMAND: u8 = 127;
 
 /// A Kubernetes node without a GPU: host tree, mock NVML, fake kubelet and fake API server, with the real plugin on it.
 #[derive(Debug, Parser)]
@@ -47,6 +55,7 @@ enum Command {
     },
     /// Start a node with the plugin, run a command beside it, and end with the command's exit code
     ///
+    /// As in a shell, 128 + N is a command that signal N ended, 127 one that was not found, 126 one that cannot be run.
     /// The command finds KUBECONFIG, NODE_NAME, FAKE_NODE_DIR and FAKE_NODE_REGISTRAR (the plugin's registrar socket) in
     /// its environment.
     Exec {
@@ -55,6 +64,13 @@ enum Command {
         /// The command and its arguments
         #[arg(last = true, required = true)]
         command: Vec<OsString>,
+    },
+    /// Build the files of a machine alone and leave them: for a real kubelet, or any program that reads NVML
+    Host {
+        #[command(flatten)]
+        hardware: Hardware,
+        /// Where to build them: a new or empty directory with a short path
+        dir: PathBuf,
     },
     /// List the machines that can be played
     Topologies {
@@ -65,10 +81,19 @@ enum Command {
 }
 
 #[derive(Debug, Args)]
-struct Machine {
-    /// Which machine to play: a name, or `help` for a list
+struct Hardware {
+    /// Which machine to play: a name, `help` for a list of them, or a file, whose name ends in `.json`
     #[arg(long, value_name = "NAME", default_value = "dgx-h100")]
     topology: String,
+    /// How its NVIDIA driver is installed
+    #[arg(long, value_name = "LAYOUT", value_enum, default_value_t = Layout::Debian)]
+    layout: Layout,
+}
+
+#[derive(Debug, Args)]
+struct Machine {
+    #[command(flatten)]
+    hardware: Hardware,
     /// Which Kubernetes release to play
     #[arg(long, value_name = "RELEASE", default_value = "1.36")]
     release: Release,
@@ -94,8 +119,12 @@ fn main() -> ExitCode {
     match run(cli.command) {
         Ok(code) => code,
         Err(error) => {
+            if let Some(interrupted) = error.downcast_ref::<Interrupted>() {
+                return code(interrupted.exit_code());
+            }
             eprintln!("error: {error:#}");
-            ExitCode::FAILURE
+            let unknown = matches!(error.downcast_ref(), Some(topology::Error::Unknown { .. }));
+            if unknown { ExitCode::from(USAGE) } else { ExitCode::FAILURE }
         }
     }
 }
@@ -106,25 +135,28 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
     match command {
         Command::Topologies { names } => list(&mut out, names)?,
         Command::Demo { machine, .. } | Command::Run { machine } | Command::Exec { machine, .. }
-            if machine.topology == "help" =>
+            if machine.hardware.topology == "help" =>
         {
             list(&mut out, false)?;
         }
+        Command::Host { hardware, dir } => host(&hardware, &dir, &mut out)?,
         Command::Demo { machine, keep, full } => runtime.block_on(async {
-            let (node, directory) = machine.start().await?;
-            let plugin = demo::run(&node, &mut out, full).await?;
+            let mut signals = Signals::new()?;
+            let (node, directory) = signals.or(machine.start()).await?;
+            let running = signals.or(demo::run(&node, &mut out, full)).await?;
             if keep {
-                stay_up(&node, &mut out).await?;
+                stay_up(&node, &mut out, &mut signals).await?;
             }
-            demo::end(&node, plugin, &mut out).await?;
+            signals.or(demo::end(&node, running, &mut out)).await?;
             drop(directory);
             anyhow::Ok(())
         })?,
         Command::Run { machine } => runtime.block_on(async {
-            let (node, directory) = machine.start().await?;
-            let plugin = node.start_ready_plugin().await?;
-            stay_up(&node, &mut out).await?;
-            plugin.terminate().await?;
+            let mut signals = Signals::new()?;
+            let (node, directory) = signals.or(machine.start()).await?;
+            let plugin = signals.or(node.start_ready_plugin()).await?;
+            stay_up(&node, &mut out, &mut signals).await?;
+            signals.or(plugin.terminate()).await?;
             drop(directory);
             anyhow::Ok(())
         })?,
@@ -144,62 +176,115 @@ fn list(out: &mut impl Write, names_alone: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
+fn host(hardware: &Hardware, dir: &Path, out: &mut impl Write) -> anyhow::Result<()> {
+    let library = directory_of_binaries()?.join(Settings::LIBRARY);
+    present(&library)?;
+    let builder = HostBuilder::new(hardware.topology()?, library).layout(hardware.layout);
+    refuse_real_driver(Path::new("/proc"), Path::new("/sys"))?;
+    let host = builder.build(dir).context("cannot build the machine")?;
+    tell_of_placeholders(host.device_nodes());
+    writeln!(out, "driver root  {}", host.driver_root().display())?;
+    writeln!(out, "NVML         {}", host.library().display())?;
+    writeln!(out, "/sys         {}", host.sys().display())?;
+    writeln!(out, "/proc        {}", host.proc().display())?;
+    writeln!(out, "/dev         {}", host.dev().display())?;
+    writeln!(out, "its state    {}", host.node().path().display())?;
+    Ok(())
+}
+
+fn present(binary: &Path) -> anyhow::Result<()> {
+    if !binary.is_file() {
+        bail!("{} is missing; build it with: cargo build --workspace", binary.display());
+    }
+    Ok(())
+}
+
+/// Where this program is, and those it needs.
+fn directory_of_binaries() -> anyhow::Result<PathBuf> {
+    let program = env::current_exe().context("cannot tell where this program is")?;
+    Ok(program.parent().unwrap_or(Path::new("/")).to_owned())
+}
+
+fn tell_of_placeholders(nodes: &DeviceNodes) {
+    if let DeviceNodes::Placeholders { why } = nodes {
+        eprintln!("note: device nodes are placeholders, because {why}");
+    }
+}
+
 async fn exec(machine: &Machine, command: &[OsString]) -> anyhow::Result<ExitCode> {
     let Some((program, args)) = command.split_first() else { bail!("there is no command to run") };
-    let (node, directory) = machine.start().await?;
-    let plugin = node.start_ready_plugin().await?;
-    let status = tokio::process::Command::new(program)
+    let mut signals = Signals::new()?;
+    let (node, directory) = signals.or(machine.start()).await?;
+    let plugin = signals.or(node.start_ready_plugin()).await?;
+    let started = tokio::process::Command::new(program)
         .args(args)
         .env("KUBECONFIG", node.kubeconfig())
         .env("NODE_NAME", NODE)
         .env("FAKE_NODE_DIR", node.dir())
         .env("FAKE_NODE_REGISTRAR", registrar(&node))
-        .status()
-        .await
-        .with_context(|| format!("cannot run {}", program.display()))?;
-    plugin.terminate().await?;
+        .spawn();
+    let ended = match started {
+        Ok(mut command) => code(exit_code(signals.wait_for(&mut command).await?)),
+        Err(error) => {
+            eprintln!("error: cannot run {}: {error}", program.display());
+            ExitCode::from(if error.kind() == io::ErrorKind::NotFound { NO_SUCH_COMMAND } else { CANNOT_RUN })
+        }
+    };
+    signals.or(plugin.terminate()).await?;
     drop(directory);
-    let code = status.code().and_then(|code| u8::try_from(code).ok());
-    Ok(code.map_or(ExitCode::FAILURE, ExitCode::from))
+    Ok(ended)
 }
 
-async fn stay_up(node: &Node, out: &mut impl Write) -> anyhow::Result<()> {
+/// Exit codes are bytes; no other number comes from a process.
+fn code(number: i32) -> ExitCode {
+    u8::try_from(number).map_or(ExitCode::FAILURE, ExitCode::from)
+}
+
+async fn stay_up(node: &Node, out: &mut impl Write, signals: &mut Signals) -> anyhow::Result<()> {
     writeln!(out, "\nThe node is up until Ctrl-C. In another terminal:")?;
     writeln!(out, "  export KUBECONFIG={}", node.kubeconfig().display())?;
     writeln!(out, "  kubectl get resourceslices,deviceclasses,resourceclaims")?;
     writeln!(out, "  tail -f {}", node.plugin_log().display())?;
     out.flush()?;
-    tokio::signal::ctrl_c().await.context("cannot wait for Ctrl-C")
+    signals.next().await;
+    Ok(())
 }
 
 fn registrar(node: &Node) -> PathBuf {
     node.host.kubelet_root().join("plugins_registry").join(format!("{DRIVER}-reg.sock"))
 }
 
+// === impl Hardware ===
+
+impl Hardware {
+    fn topology(&self) -> anyhow::Result<Topology> {
+        let name = &self.topology;
+        if Path::new(name).extension().is_none_or(|extension| extension != "json") {
+            return Ok(Topology::builtin(name)?);
+        }
+        let json = fs::read_to_string(name).with_context(|| format!("cannot read {name}"))?;
+        Topology::parse(&json).with_context(|| format!("cannot use {name}"))
+    }
+}
+
 // === impl Machine ===
 
 impl Machine {
     async fn start(&self) -> anyhow::Result<(Node, Directory)> {
+        let topology = self.hardware.topology()?;
         refuse_real_driver(Path::new("/proc"), Path::new("/sys"))?;
-        let topology = Topology::builtin(&self.topology)?;
         let directory = match &self.dir {
             Some(dir) => Directory::Named(dir.clone()),
             None => Directory::Temporary(
                 tempfile::Builder::new().prefix("node-").tempdir().context("cannot make a temporary directory")?,
             ),
         };
-        let program = env::current_exe().context("cannot tell where this program is")?;
-        let binaries = program.parent().unwrap_or(Path::new("/"));
-        let settings = Settings { release: self.release, ..Settings::new(topology, binaries) };
-        for binary in [&settings.plugin, &settings.library] {
-            if !binary.is_file() {
-                bail!("{} is missing; build it with: cargo build --workspace", binary.display());
-            }
-        }
+        let defaults = Settings::new(topology, &directory_of_binaries()?);
+        let settings = Settings { release: self.release, layout: self.hardware.layout, ..defaults };
+        present(&settings.plugin)?;
+        present(&settings.library)?;
         let node = Node::start(settings, directory.path()).await?;
-        if let DeviceNodes::Placeholders { why } = node.host.device_nodes() {
-            eprintln!("note: device nodes are placeholders, because {why}");
-        }
+        tell_of_placeholders(node.host.device_nodes());
         Ok((node, directory))
     }
 }
