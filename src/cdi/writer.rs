@@ -7,6 +7,8 @@ use std::fs;
 use std::io;
 use std::path::PathBuf;
 
+use serde_json::Value;
+
 use super::spec::{Kind, Spec};
 use crate::host::atomic;
 
@@ -74,9 +76,10 @@ impl Writer {
         self.directory.join(format!("{}{claim}{SUFFIX}", self.kind.file_prefix()))
     }
 
-    /// Whether a claim has a spec.
+    /// Whether a claim has a spec, and not what a disk or a hand has made of it.
     pub fn exists(&self, claim: &str) -> bool {
-        self.path(claim).is_file()
+        let spec = fs::read(self.path(claim)).ok().and_then(|bytes| serde_json::from_slice::<Value>(&bytes).ok());
+        spec.is_some_and(|spec| spec["kind"] == self.kind.to_string())
     }
 
     /// Makes the spec of a claim be this one; answers whether it was another one before. One that is right already is

@@ -141,13 +141,18 @@ async fn a_repeat_needs_no_inventory() {
 }
 
 #[tokio::test]
-async fn a_lost_spec_is_written_again_by_a_repeat() {
+async fn a_lost_or_damaged_spec_is_written_again_by_a_repeat() {
     let disk = Disk::new();
     let preparer = disk.start().await;
     preparer.prepare(mk_claim_a()).await.unwrap();
     fs::remove_file(disk.spec_path("a")).unwrap();
     preparer.prepare(mk_claim_a()).await.unwrap();
     assert_eq!(disk.minors_in_spec("a"), [0]);
+    for damage in ["", "{", "{}"] {
+        fs::write(disk.spec_path("a"), damage).unwrap();
+        preparer.prepare(mk_claim_a()).await.unwrap();
+        assert_eq!(disk.minors_in_spec("a"), [0], "after {damage:?}");
+    }
 }
 
 #[tokio::test]
