@@ -23,6 +23,8 @@ async fn start(release: Release) -> (ApiServer, Client) {
 }
 
 async fn start_with(options: Options) -> (ApiServer, Client) {
+    // Which providers rustls is built with depends on what else is built; only the first of the tests installs one.
+    let _ = rustls::crypto::ring::default_provider().install_default();
     let server = ApiServer::start(options).await.unwrap();
     let mut config = Config::new(server.url().parse().unwrap());
     config.default_namespace = "default".into();
