@@ -34,8 +34,8 @@ fn main() -> ExitCode {
 }
 
 fn log(args: &Args) -> anyhow::Result<()> {
-    let filter = EnvFilter::try_new(&args.log_level)
-        .with_context(|| format!("--log-level {:?} is neither a level nor a filter", args.log_level))?;
+    let filter =
+        EnvFilter::try_new(&args.log_level).with_context(|| format!("cannot use --log-level {:?}", args.log_level))?;
     let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     match args.log_format {
         LogFormat::Text => lines.with_ansi(std::io::stderr().is_terminal()).init(),
