@@ -105,7 +105,9 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         cdi_kind: cdi::Kind::claims_of(&driver_name)?,
         sources: cdi::Sources { devices, driver_roots: drivers, sys: sys_root },
         pool: node_name.clone(),
-        boot_id: node::boot_id(&proc_root)?,
+        boot_id: node::boot_id(&proc_root).with_context(|| {
+            format!("cannot read the id of this boot below {}: check --proc-root", proc_root.display())
+        })?,
     };
     let preparer = Preparer::open(settings, views.current.clone(), prepare::Metrics::register(&mut registry)).await?;
 
