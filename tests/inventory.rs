@@ -55,7 +55,7 @@ impl Machine {
 
     fn roots(&self) -> Roots {
         let [sys, proc, dev] = [self.host.sys(), self.host.proc(), self.host.dev()].map(PathBuf::from);
-        Roots { sys, proc, dev }
+        Roots { sys, proc, dev, placeholders: true }
     }
 
     fn names(&self) -> NameMap {
