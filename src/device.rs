@@ -66,6 +66,8 @@ pub struct Gpu {
     pub fabric: Option<Fabric>,
     /// What the kernel says of its place in the machine.
     pub place: Place,
+    /// `/dev/nvidia<minor>` is there. Without it no container can use the GPU.
+    pub has_node: bool,
 }
 
 /// The UUID of a GPU as NVML prints it: `GPU-` and a UUID in lower case.

@@ -7,6 +7,7 @@
 //! HTTP/1.1 503 Service Unavailable
 //!
 //! ok   nvml: 8 GPUs, driver 580.105.08
+//! ok   containers: driver files and device nodes are there
 //! wait kubelet: not registered yet
 //! ok   slices: generation 1 accepted
 //! ```

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  nvml::gpu::scan ──▶ facts ─┐
-//!  host::pci::place ─▶ place ─┼─▶ Node ──watch──▶ slices, claims
+//!  host: pci, node ──▶ place ─┼─▶ Node ──watch──▶ slices, claims
 //!  names.json ───────▶ name ──┘
 //! ```
 //!
@@ -78,12 +78,13 @@ struct Reported(BTreeSet<LeftOut>);
 /// # Errors
 /// When NVML has no answer: then nothing is known, and what was known before still holds.
 pub async fn discover(session: &Session, roots: &Roots, names: &mut NameMap) -> Result<Discovery, nvml::Error> {
-    let sys = roots.sys.clone();
+    let (sys, devices) = (roots.sys.clone(), roots.devices());
     // sysfs can block too, so it is read on the same thread.
     let look = move |nvml: &nvml::Nvml| {
         let scan = gpu::scan(nvml)?;
         let place = |gpu: &Facts| pci::place(&sys, gpu.pci, gpu.uuid.as_str());
-        let places: Vec<_> = scan.gpus.iter().map(place).collect();
+        let node = |gpu: &Facts| devices.node(&format!("nvidia{}", gpu.minor)).err();
+        let places: Vec<_> = scan.gpus.iter().map(|gpu| (place(gpu), node(gpu))).collect();
         Ok((scan, places))
     };
     let (scan, places) = session.call("read the GPUs", LOOK_WITHIN, look).await?;
@@ -96,12 +97,13 @@ pub async fn discover(session: &Session, roots: &Roots, names: &mut NameMap) -> 
     }
 
     let mut node = Node { driver, gpus: Vec::new() };
-    for (facts, (place, unknown)) in gpus.into_iter().zip(places) {
+    for (facts, ((place, unknown), no_node)) in gpus.into_iter().zip(places) {
         let why = match given.get(&facts.uuid) {
             Some(_) if node.gpus.iter().any(|gpu| gpu.uuid == facts.uuid) => "another GPU has the same UUID",
             Some(name) => {
                 left_out.extend(unknown);
-                node.gpus.push(with_place(facts, name.clone(), place));
+                left_out.extend(no_node.as_ref().map(|error| LeftOut::new(format!("{name} ({})", facts.uuid), error)));
+                node.gpus.push(with_place(facts, name.clone(), place, no_node.is_none()));
                 continue;
             }
             None => "there is no free name for it",
@@ -120,7 +122,7 @@ pub async fn discover(session: &Session, roots: &Roots, names: &mut NameMap) -> 
     Ok(Discovery { node, left_out })
 }
 
-fn with_place(facts: Facts, name: DeviceName, place: Place) -> Gpu {
+fn with_place(facts: Facts, name: DeviceName, place: Place, has_node: bool) -> Gpu {
     let Facts {
         uuid,
         minor,
@@ -150,6 +152,7 @@ fn with_place(facts: Facts, name: DeviceName, place: Place) -> Gpu {
         links,
         fabric,
         place,
+        has_node,
     }
 }
 
@@ -261,7 +264,8 @@ mod tests {
     async fn a_machine_without_nvml_is_not_known_rather_than_empty() {
         let directory = tempfile::tempdir().unwrap();
         let root = directory.path().to_owned();
-        let roots = Roots { sys: root.join("sys"), proc: root.join("proc"), dev: root.join("dev") };
+        let [sys, proc, dev] = ["sys", "proc", "dev"].map(|name| root.join(name));
+        let roots = Roots { sys, proc, dev, placeholders: true };
         let session = Session::new(move || Some(root.join("libnvidia-ml.so.1")));
         let mut inventory = Inventory::new(session, roots, NameMap::load(directory.path()).unwrap());
         let views = inventory.views();

@@ -157,10 +157,10 @@ pub enum Error {
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// Records cannot be kept.
-    #[error("cannot keep claim records")]
+    #[error("cannot keep claim records: check --kubelet-root and --kubelet-plugins-directory-path")]
     Records(#[source] StoreError),
     /// CDI specs cannot be kept.
-    #[error("cannot keep CDI specs")]
+    #[error("cannot keep CDI specs: check --cdi-root")]
     Specs(#[source] WriteError),
     /// A defect.
     #[error("reading the claim records ended unexpectedly")]

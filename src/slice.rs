@@ -43,13 +43,14 @@ const MAX_DEVICES: usize = 64;
 
 /// Lays out a node's devices, sorted by name.
 ///
-/// A GPU in MIG mode is not offered: nobody can use it as a whole.
+/// A GPU in MIG mode is not offered: nobody can use it as a whole. Nor is one without a device node: nobody can use it at
+/// all.
 pub fn pool(name: &str, node: &Node) -> Pool {
     let mut devices: Vec<_> = node
         .gpus
         .iter()
         .zip(attribute::of_node(node))
-        .filter(|(gpu, _)| !gpu.mig.enabled)
+        .filter(|(gpu, _)| !gpu.mig.enabled && gpu.has_node)
         .map(|(gpu, attributes)| Device {
             name: gpu.name.clone(),
             attributes: attributes.values,
@@ -93,6 +94,7 @@ mod tests {
             links: vec![Link { version: Some(3), peer: Peer::Switch }; 12],
             fabric: None,
             place: Place { pcie_root: Some("pci0000:00".to_owned()), numa_node: Some(1), iommu_group: Some(3) },
+            has_node: true,
         }
     }
 
@@ -130,6 +132,13 @@ mod tests {
         let mut node = node([0, 1]);
         node.gpus[0].mig.enabled = true;
         assert_eq!(names(&pool("node-a", &node).slices[0]), ["gpu-1"]);
+    }
+
+    #[test]
+    fn a_gpu_without_a_device_node_is_not_offered() {
+        let mut node = node([0, 1]);
+        node.gpus[1].has_node = false;
+        assert_eq!(names(&pool("node-a", &node).slices[0]), ["gpu-0"]);
     }
 
     #[test]

@@ -263,6 +263,7 @@ mod tests {
             links: Vec::new(),
             fabric: None,
             place: Place { pcie_root: Some("pci0000:16".to_owned()), numa_node: Some(0), iommu_group: Some(40) },
+            has_node: true,
         }
     }
 

@@ -66,6 +66,17 @@ pub enum SocketError {
         /// The path.
         path: PathBuf,
     },
+    /// A directory cannot be made.
+    #[error(
+        "cannot make the directory {path:?}: check --kubelet-root, --kubelet-registrar-directory-path and \
+         --kubelet-plugins-directory-path"
+    )]
+    Directory {
+        /// The path.
+        path: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
     /// The file system refuses.
     #[error("cannot {act} {path:?}")]
     Io {
@@ -134,7 +145,8 @@ pub(super) fn make_dir(path: &Path) -> Result<bool, SocketError> {
     if path.is_dir() {
         return Ok(false);
     }
-    DirBuilder::new().recursive(true).mode(DIR_MODE).create(path).map_err(io_error("make the directory", path))?;
+    let made = DirBuilder::new().recursive(true).mode(DIR_MODE).create(path);
+    made.map_err(|source| SocketError::Directory { path: path.to_owned(), source })?;
     Ok(true)
 }
 
