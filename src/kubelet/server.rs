@@ -69,7 +69,7 @@ pub async fn serve_dra(
 ) -> Result<DraServer, SocketError> {
     let path = SocketPaths::new(settings)?.dra;
     settings.make_plugin_dir()?;
-    let stop = CancellationToken::new();
+    let stop = dra.stopping().clone();
     let health = Health::new(health, stop.clone());
     let tasks = dra.tasks().clone();
     let routes = Routes::new(DraV1::new(dra.clone()))
