@@ -137,6 +137,8 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     };
     info!("stopping");
     registrar.close().await;
+    // Claims that wait for NVML's first answer need not wait any longer.
+    drop(running);
     dra.close(GRACE).await;
     info!("stopped");
     match ended {

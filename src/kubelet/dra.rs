@@ -12,6 +12,8 @@
 //! * A claim's work runs in a task of its own. gRPC drops a call when the kubelet's deadline (45 s) passes or its
 //!   connection breaks; the task goes on, and the kubelet's next try finds what it left.
 //! * No claims is a success without work: probes ask that.
+//! * When the plugin stops, a claim that is still being read is given up: nothing was done for it, and an API server
+//!   that does not answer must not hold up the successor.
 //!
 //! Error texts reach the events of the pod as they are; the log has their causes too. What came of a claim is logged
 //! here and nowhere below.
@@ -23,6 +25,7 @@ use std::sync::Arc;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tonic::{Request, Response, Status};
 use tracing::{Instrument, error_span, info, warn};
@@ -39,12 +42,16 @@ const CLAIMS_AT_ONCE: usize = 8;
 /// For an entry whose task died. The panic itself is in the log.
 const PANICKED: &str = "the GPU plugin failed while it worked on this claim; its log on the node says why";
 
+/// For an entry whose claim was not read in time before the plugin stopped.
+const STOPPING: &str = "the GPU plugin is stopping; the next one on this node will prepare the claim";
+
 /// The services. Cheap to clone; all clones share their tasks.
 #[derive(Clone)]
 pub struct Dra {
     prepare: Work<Vec<PreparedDevice>>,
     unprepare: Work<()>,
     tasks: TaskTracker,
+    stopping: CancellationToken,
 }
 
 /// What is done with one claim. Called in the order in which the kubelet asks; the rest is in the future.
@@ -69,12 +76,14 @@ struct Named {
 impl Dra {
     /// Reads claims from `cluster` and has them prepared by `preparer`.
     pub fn new(cluster: Cluster, preparer: Preparer) -> Self {
-        let unpreparer = preparer.clone();
-        Self::from_work(
+        let (unpreparer, stopping) = (preparer.clone(), CancellationToken::new());
+        let stop = stopping.clone();
+        let dra = Self::from_work(
             move |name, uid| {
-                let (cluster, attempt) = (cluster.clone(), preparer.begin(&uid));
+                let (cluster, attempt, stop) = (cluster.clone(), preparer.begin(&uid), stop.clone());
                 async move {
-                    let claim = cluster.claim(&name, &uid).await.map_err(Failure::new)?;
+                    let read = stop.run_until_cancelled(cluster.claim(&name, &uid)).await;
+                    let claim = read.ok_or_else(Failure::stopping)?.map_err(Failure::new)?;
                     attempt.prepare(claim).await.map_err(Failure::new)
                 }
                 .boxed()
@@ -83,7 +92,8 @@ impl Dra {
                 let preparer = unpreparer.clone();
                 async move { preparer.unprepare(&uid).await.map_err(Failure::new) }.boxed()
             },
-        )
+        );
+        Self { stopping, ..dra }
     }
 
     /// Does whatever the two functions do.
@@ -94,12 +104,22 @@ impl Dra {
         + 'static,
         unprepare: impl Fn(ClaimName, ClaimUid) -> BoxFuture<'static, Result<(), Failure>> + Send + Sync + 'static,
     ) -> Self {
-        Self { prepare: Arc::new(prepare), unprepare: Arc::new(unprepare), tasks: TaskTracker::new() }
+        Self {
+            prepare: Arc::new(prepare),
+            unprepare: Arc::new(unprepare),
+            tasks: TaskTracker::new(),
+            stopping: CancellationToken::new(),
+        }
     }
 
     /// The tasks that are at work.
     pub(super) fn tasks(&self) -> &TaskTracker {
         &self.tasks
+    }
+
+    /// To be cancelled when the plugin stops.
+    pub(super) fn stopping(&self) -> &CancellationToken {
+        &self.stopping
     }
 
     async fn prepare(&self, claims: Vec<Named>) -> HashMap<String, Result<Vec<PreparedDevice>, String>> {
@@ -226,6 +246,10 @@ impl Failure {
             cause = error.source();
         }
         Self { message: error.to_string(), causes }
+    }
+
+    fn stopping() -> Self {
+        Self { message: STOPPING.to_owned(), causes: Vec::new() }
     }
 }
 
