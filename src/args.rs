@@ -22,7 +22,7 @@ On a node, only --node-name is required; the defaults fit a standard kubelet and
 #[command(name = "gpu-dra-plugin", version, after_help = AFTER_HELP, max_term_width = 110)]
 pub struct Args {
     /// Name of this node's Node object
-    #[arg(long, env = "NODE_NAME", value_name = "NAME", value_parser = non_empty, help_heading = "Kubernetes")]
+    #[arg(long, env = "NODE_NAME", value_name = "NAME", value_parser = node_name, help_heading = "Kubernetes")]
     pub node_name: String,
 
     /// Kubeconfig file; without it the pod's service account is used
@@ -71,9 +71,10 @@ pub struct Args {
     )]
     pub kubelet_plugins_directory_path: Option<PathBuf>,
 
-    /// UID of this pod. Gives the sockets names of their own, so that the old and the new pod of a rolling update can
-    /// serve side by side. Needs kubelet 1.33 or newer
-    #[arg(long, env = "POD_UID", value_name = "UID", value_parser = non_empty, help_heading = "Kubelet")]
+    /// UID of this pod. Gives the sockets names of their own, so that two pods can serve side by side
+    // Hidden, because only the sockets can do that yet: each process remembers for itself which claim holds which GPU,
+    // and two that serve at once could give one GPU to two claims.
+    #[arg(long, env = "POD_UID", value_name = "UID", value_parser = non_empty, hide = true, help_heading = "Kubelet")]
     pub pod_uid: Option<String>,
 
     /// Where container runtimes look for CDI specs
@@ -226,14 +227,23 @@ fn log_level(text: &str) -> Result<String, String> {
 
 /// A driver name is a DNS subdomain of at most 63 characters (`spec.driver` of a ResourceSlice).
 fn driver_name(text: &str) -> Result<String, String> {
+    subdomain(text, 63, "gpu.nvidia.com")
+}
+
+/// A node is named as every other object: by a DNS subdomain, which has at most 253 characters (RFC 1123).
+fn node_name(text: &str) -> Result<String, String> {
+    subdomain(text, 253, "gpu-node-1.example.com")
+}
+
+fn subdomain(text: &str, longest: usize, example: &str) -> Result<String, String> {
     let label = |label: &str| {
         let plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
         !label.is_empty() && label.bytes().all(plain) && !label.starts_with('-') && !label.ends_with('-')
     };
-    if text.len() <= 63 && text.split('.').all(label) {
+    if text.len() <= longest && text.split('.').all(label) {
         Ok(text.to_owned())
     } else {
-        Err("expected lower-case DNS labels joined by dots, at most 63 characters, such as gpu.nvidia.com".to_owned())
+        Err(format!("expected lower-case DNS labels joined by dots, at most {longest} characters, such as {example}"))
     }
 }
 
@@ -259,12 +269,24 @@ mod tests {
             ("--cdi-root", "cdi", "must be absolute"),
             ("--driver-name", "GPU", "lower-case DNS labels"),
             ("--driver-name", "a..b", "lower-case DNS labels"),
+            ("--driver-name", &"a".repeat(64), "at most 63 characters"),
             ("--http-endpoint", "8080", "host:port"),
             ("--log-level", "verbose", "expected one of off, error, warn"),
             ("--log-level", "", "expected one of off, error, warn"),
         ] {
             let error = parse(&["--node-name", "a", flag, value]).unwrap_err().to_string();
             assert!(error.contains(sentence), "{flag} {value:?}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_node_name_is_one_that_a_node_can_have() {
+        for name in ["", "A", "a/b", "../a", "a..b", "-a", "a_b", &"a".repeat(254)] {
+            let error = parse(&["--node-name", name]).unwrap_err().to_string();
+            assert!(error.contains("lower-case DNS labels"), "{name:?}: {error}");
+        }
+        for name in ["a", "ip-10-0-0-1.ec2.internal", "0"] {
+            assert_eq!(parse(&["--node-name", name]).unwrap().node_name, name);
         }
     }
 
