@@ -73,9 +73,10 @@ pub struct Args {
     )]
     pub kubelet_plugins_directory_path: Option<PathBuf>,
 
-    /// UID of this pod. Gives the sockets names of their own, so that the old and the new pod of a rolling update can
-    /// serve side by side. Needs kubelet 1.33 or newer
-    #[arg(long, env = "POD_UID", value_name = "UID", value_parser = pod_uid, help_heading = "Kubelet")]
+    /// UID of this pod. Gives the sockets names of their own, so that two pods can serve side by side
+    // Hidden, because only the sockets can do that yet: each process remembers for itself which claim holds which GPU,
+    // and two that serve at once could give one GPU to two claims.
+    #[arg(long, env = "POD_UID", value_name = "UID", value_parser = pod_uid, hide = true, help_heading = "Kubelet")]
     pub pod_uid: Option<String>,
 
     /// Where container runtimes look for CDI specs
@@ -279,12 +280,24 @@ mod tests {
             ("--cdi-root", "cdi", "must be absolute"),
             ("--driver-name", "GPU", "lower-case DNS labels"),
             ("--driver-name", "a..b", "lower-case DNS labels"),
+            ("--driver-name", &"a".repeat(64), "at most 63 characters"),
             ("--http-endpoint", "8080", "host:port"),
             ("--pod-uid", "../x", "letters, digits"),
             ("--log-level", "loud", "expected error, warn"),
         ] {
             let error = parse(&["--node-name", "a", flag, value]).unwrap_err().to_string();
             assert!(error.contains(sentence), "{flag} {value:?}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_node_name_is_one_that_a_node_can_have() {
+        for name in ["", "A", "a/b", "../a", "a..b", "-a", "a_b", &"a".repeat(254)] {
+            let error = parse(&["--node-name", name]).unwrap_err().to_string();
+            assert!(error.contains("lower-case DNS labels"), "{name:?}: {error}");
+        }
+        for name in ["a", "ip-10-0-0-1.ec2.internal", "0"] {
+            assert_eq!(parse(&["--node-name", name]).unwrap().node_name, name);
         }
     }
 

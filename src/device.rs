@@ -13,7 +13,8 @@ pub mod nvlink;
 
 use std::error::Error;
 use std::fmt;
-use std::iter;
+
+use crate::causes::with_causes;
 
 pub use name::DeviceName;
 
@@ -172,8 +173,7 @@ pub struct ParseError {
 impl LeftOut {
     /// With an error and its causes as the reason.
     pub fn new(what: impl Into<String>, error: &(dyn Error + 'static)) -> Self {
-        let causes = iter::successors(Some(error), |error| (*error).source());
-        Self { what: what.into(), why: causes.map(ToString::to_string).collect::<Vec<_>>().join(": ") }
+        Self { what: what.into(), why: with_causes(error) }
     }
 }
 

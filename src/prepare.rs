@@ -45,6 +45,7 @@ use self::metrics::Failure;
 pub use self::metrics::Metrics;
 use self::record::{Record, SCHEMA, State};
 pub use self::store::StoreError;
+use crate::causes::with_causes;
 use crate::cdi::{self, Incomplete, WriteError};
 use crate::claim::plan::{PlanError, plan, wanted};
 use crate::claim::{Claim, ClaimUid};
@@ -140,13 +141,13 @@ pub enum Error {
         uuid: GpuUuid,
     },
     /// The container would lack something.
-    #[error("{}", chain(.0))]
+    #[error("{}", with_causes(.0))]
     Incomplete(Incomplete),
     /// The CDI spec could not be written or removed.
-    #[error("{}", chain(.0))]
+    #[error("{}", with_causes(.0))]
     Spec(WriteError),
     /// The record could not be read or written.
-    #[error("{}", chain(.0))]
+    #[error("{}", with_causes(.0))]
     Record(StoreError),
     /// A defect: the work ended without a result. The next call takes up what it left.
     #[error("the work on this claim ended unexpectedly; see the log of the driver on this node")]
@@ -435,10 +436,4 @@ fn check_repeat(record: &Record, claim: &Claim) -> Result<(), Error> {
         prepared: names(prepared.map(|wanted| wanted.device.as_str()).collect()),
         allocated: names(wanted.iter().map(|wanted| wanted.device.as_str()).collect()),
     })
-}
-
-/// The message of an error and of all its causes.
-fn chain(error: &dyn std::error::Error) -> String {
-    let causes = std::iter::successors(Some(error), |error| error.source());
-    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }

@@ -31,6 +31,7 @@ use tonic::{Request, Response, Status};
 use tracing::{Instrument, error_span, info, warn};
 
 use super::proto::{dra_v1, dra_v1beta1};
+use crate::causes::with_causes;
 use crate::claim::{ClaimName, ClaimUid};
 use crate::cluster::Cluster;
 use crate::prepare::{PreparedDevice, Preparer};
@@ -62,7 +63,7 @@ pub(super) struct Failure {
     /// For the pod's events.
     message: String,
     /// What is behind it, for the log.
-    causes: Vec<String>,
+    causes: Option<String>,
 }
 
 /// A claim as the kubelet names it.
@@ -152,13 +153,9 @@ impl Dra {
                         Err(error) => Err(Failure::new(error)),
                     };
                     match &outcome {
-                        Ok(_) => info!("Claim {act}d"),
-                        Err(Failure { message, causes }) if causes.is_empty() => {
-                            warn!(error = message, "Cannot {act} the claim");
-                        }
-                        Err(Failure { message, causes }) => {
-                            warn!(error = message, causes = causes.join(": "), "Cannot {act} the claim");
-                        }
+                        Ok(_) => info!("claim {act}d"),
+                        // A field that is None is left out.
+                        Err(Failure { message, causes }) => warn!(error = message, causes, "cannot {act} the claim"),
                     }
                     outcome.map_err(|failure| failure.message)
                 };
@@ -239,17 +236,11 @@ serve!(dra_v1beta1);
 
 impl Failure {
     fn new(error: impl Error) -> Self {
-        let mut causes = Vec::new();
-        let mut cause = error.source();
-        while let Some(error) = cause {
-            causes.push(error.to_string());
-            cause = error.source();
-        }
-        Self { message: error.to_string(), causes }
+        Self { message: error.to_string(), causes: error.source().map(with_causes) }
     }
 
     fn stopping() -> Self {
-        Self { message: STOPPING.to_owned(), causes: Vec::new() }
+        Self { message: STOPPING.to_owned(), causes: None }
     }
 }
 

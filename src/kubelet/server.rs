@@ -89,7 +89,7 @@ pub async fn serve_registrar(
     if sockets::make_dir(&settings.registry_dir)? {
         warn!(
             path = %settings.registry_dir.display(),
-            "Made the kubelet's registry directory, which kubelets make themselves: does it use another --root-dir?"
+            "made the kubelet's registry directory, which kubelets make themselves: does it use another --root-dir?"
         );
     }
     let endpoint = dra.endpoint();
@@ -116,7 +116,7 @@ impl DraServer {
         let Self { serving, tasks } = self;
         tasks.close();
         if !serving.close(grace, tasks.wait()).await {
-            warn!(claims = tasks.len(), "Calls of the kubelet are still at work after {grace:?}; leaving them");
+            warn!(claims = tasks.len(), "calls of the kubelet are still at work after {grace:?}; leaving them");
         }
     }
 }
@@ -156,10 +156,10 @@ impl Serving {
         );
         let task = tokio::spawn(async move {
             if let Err(error) = server.await {
-                error!(error = &error as &dyn std::error::Error, "A server for the kubelet ended");
+                error!(error = &error as &dyn std::error::Error, "a server for the kubelet ended");
             }
         });
-        info!(path = %path.display(), "Listening");
+        info!(path = %path.display(), "listening");
         Ok(Self { path: path.to_owned(), file, stop: stop.drop_guard(), task })
     }
 
@@ -185,7 +185,7 @@ fn connections(listener: Listener) -> BoxStream<'static, io::Result<LocalAuthori
             match listener.accept().await {
                 Ok(stream) => return Some((Ok(LocalAuthority::new(stream)), listener)),
                 Err(error) => {
-                    warn!(%error, "Cannot accept a connection of the kubelet; trying again");
+                    warn!(%error, "cannot accept a connection of the kubelet; trying again");
                     sleep(ACCEPT_PAUSE).await;
                 }
             }

@@ -145,7 +145,7 @@ impl Drop for SocketFile {
             return;
         }
         if let Err(error) = fs::remove_file(&self.path) {
-            warn!(path = %self.path.display(), %error, "Cannot remove the socket");
+            warn!(path = %self.path.display(), %error, "cannot remove the socket");
         }
     }
 }
@@ -281,10 +281,10 @@ mod tests {
         assert_eq!(plain.registrar, Path::new("/var/lib/kubelet/plugins_registry/gpu.nvidia.com-reg.sock"));
         assert_eq!(plain.dra, Path::new("/var/lib/kubelet/plugins/gpu.nvidia.com/dra.sock"));
 
-        let rolling = SocketPaths::new(&settings("gpu.nvidia.com", Some(POD))).unwrap();
+        let per_pod = SocketPaths::new(&settings("gpu.nvidia.com", Some(POD))).unwrap();
         let name = format!("/var/lib/kubelet/plugins_registry/gpu.nvidia.com-{POD}-reg.sock");
-        assert_eq!(rolling.registrar, Path::new(&name));
-        assert_eq!(rolling.dra, Path::new(&format!("/var/lib/kubelet/plugins/gpu.nvidia.com/dra-{POD}.sock")));
+        assert_eq!(per_pod.registrar, Path::new(&name));
+        assert_eq!(per_pod.dra, Path::new(&format!("/var/lib/kubelet/plugins/gpu.nvidia.com/dra-{POD}.sock")));
     }
 
     #[test]

@@ -32,7 +32,7 @@ async fn a_prepare_that_the_kubelet_gave_up_on_goes_on_and_its_next_try_finds_th
     assert!(node.records().is_empty());
 
     drop(stall);
-    let done = plugin.wait_for_log("Claim prepared").await.unwrap();
+    let done = plugin.wait_for_log("claim prepared").await.unwrap();
     assert!(done.contains(&claim.uid), "{done}");
     assert_eq!((node.records().len(), node.specs().len()), (1, 1), "nobody asked again");
     let specs = node.specs();

@@ -63,7 +63,7 @@ async fn sigterm_during_a_prepare(node: &TestNode, plugin: Plugin) {
     assert!(node.specs().is_empty() && node.records().is_empty());
     let log = fs::read_to_string(node.plugin_log()).unwrap();
     assert!(
-        log.contains("Cannot prepare the claim") && !log.contains("still at work"),
+        log.contains("cannot prepare the claim") && !log.contains("still at work"),
         "it was given up at once: {log}"
     );
 }

@@ -93,7 +93,7 @@ impl TestNode {
     /// Starts the plugin and waits until the kubelet has registered it; devices and slices may be missing.
     pub(crate) async fn registered_plugin(&self) -> Plugin {
         let mut plugin = self.node.start_plugin().unwrap();
-        plugin.wait_for_log("The kubelet registered the plugin").await.unwrap();
+        plugin.wait_for_log("the kubelet registered the plugin").await.unwrap();
         self.until_registered().await;
         plugin
     }
