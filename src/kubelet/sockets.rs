@@ -184,11 +184,11 @@ impl Listener {
                 // The old file before the old socket, which keeps the inode from being given to somebody else.
                 *file.lock().unwrap_or_else(PoisonError::into_inner) = new;
                 self.socket = socket;
-                warn!(%path, "Somebody removed the socket; listening on a new one");
+                warn!(%path, "somebody removed the socket; listening on a new one");
             }
             Err(error) => {
                 let error: &dyn std::error::Error = &error;
-                warn!(%path, error, "Somebody removed the socket and it cannot be made again; trying again");
+                warn!(%path, error, "somebody removed the socket and it cannot be made again; trying again");
             }
         }
     }
