@@ -4,6 +4,7 @@
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use fake_node::host::{Host, HostBuilder};
@@ -70,8 +71,9 @@ impl Machine {
         self.update(|state| state.faults = faults);
     }
 
+    /// A first look.
     async fn try_discover(&self) -> Result<Discovery, nvml::Error> {
-        discover(&self.session, &self.roots(), &mut self.names()).await
+        discover(&self.session, &self.roots(), &mut self.names(), &mut Arc::default()).await
     }
 
     async fn discover(&self) -> Discovery {
@@ -404,6 +406,74 @@ async fn what_changes_is_published_once_and_a_failed_look_changes_nothing() {
     assert!(inventory.look().await);
     let after = current.borrow_and_update().clone().unwrap();
     assert_eq!(after.gpus.iter().filter(|gpu| gpu.links.is_empty()).count(), 1);
+}
+
+#[tokio::test]
+async fn a_query_that_fails_now_and_then_changes_nothing() {
+    for name in ["dgx-h100", "a100-pcie-bridged-4gpu", "gb200-tray"] {
+        let machine = Machine::builtin(name);
+        let (mut inventory, Views { mut current, .. }) = machine.inventory();
+        assert!(inventory.look().await);
+        current.mark_unchanged();
+        let calls = [
+            "SystemGetDriverVersion",
+            "SystemGetCudaDriverVersion",
+            "DeviceGetName",
+            "DeviceGetBrand",
+            "DeviceGetArchitecture",
+            "DeviceGetCudaComputeCapability",
+            "DeviceGetMemoryInfo",
+            "DeviceGetAddressingMode",
+            "DeviceGetMigMode",
+            "DeviceGetGpuFabricInfo",
+            "DeviceGetGpuFabricInfoV",
+            "DeviceGetNvLinkState",
+            "DeviceGetNvLinkVersion",
+            "DeviceGetNvLinkRemoteDeviceType",
+            "DeviceGetNvLinkRemotePciInfo",
+        ];
+        for code in [15, 25, 999] {
+            let failing: Vec<_> = calls.iter().map(|call| fault(&format!("nvml{call}"), None, code)).collect();
+            machine.fail(failing);
+            // The second failing look knows no more than the first left to it.
+            for _ in 0..2 {
+                assert!(inventory.look().await);
+                assert!(!current.has_changed().unwrap(), "{name}: {code} changes {:?}", current.borrow());
+            }
+            machine.fail(vec![]);
+            assert!(inventory.look().await);
+            assert!(!current.has_changed().unwrap(), "{name}: the end of {code} is a change");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_link_that_cannot_be_read_stays_what_it_was_and_one_that_goes_down_does_not() {
+    let machine = Machine::builtin("a100-pcie-bridged-4gpu");
+    let (mut inventory, Views { current, .. }) = machine.inventory();
+    let links = || current.borrow().as_ref().unwrap().gpus.iter().map(|gpu| gpu.links.len()).collect::<Vec<_>>();
+    machine.update(|state| state.gpus.entry(0).or_default().links = [(2, LinkState::Down)].into());
+    assert!(inventory.look().await);
+    assert_eq!(links(), [11, 12, 12, 12]);
+
+    // Links 1 and 2 of the first GPU fail, of which one is down; link 3 goes down meanwhile.
+    let state = fault("nvmlDeviceGetNvLinkState", Some(0), 999);
+    machine.fail(vec![Fault { after: 1, times: Some(2), ..state }]);
+    let down = [(2, LinkState::Down), (3, LinkState::Down)];
+    machine.update(|state| state.gpus.entry(0).or_default().links = down.into());
+    assert!(inventory.look().await);
+    assert_eq!(links(), [10, 12, 12, 12]);
+}
+
+#[tokio::test]
+async fn a_fact_that_is_no_longer_supported_goes() {
+    let machine = Machine::builtin("dgx-h100");
+    let (mut inventory, Views { current, .. }) = machine.inventory();
+    assert!(inventory.look().await);
+    machine.fail(vec![fault("nvmlDeviceGetBrand", Some(3), 3), fault("nvmlDeviceGetAddressingMode", Some(3), 3)]);
+    assert!(inventory.look().await);
+    let gpu = current.borrow().as_ref().unwrap().gpus[3].clone();
+    assert_eq!((gpu.brand, gpu.addressing_mode), (None, None));
 }
 
 #[tokio::test]

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 
 use fake_node::api::{Gates, Kind, Part, Rules, validate};
 use fake_node::host::{Host, HostBuilder};
@@ -76,7 +76,7 @@ impl Bench {
         let [sys, proc, dev] = [self.host.sys(), self.host.proc(), self.host.dev()].map(Into::into);
         let roots = Roots { sys, proc, dev, placeholders: true };
         let mut names = NameMap::load(self.directory.path()).unwrap();
-        let discovery = discover(&self.session, &roots, &mut names).await.unwrap();
+        let discovery = discover(&self.session, &roots, &mut names, &mut Arc::default()).await.unwrap();
         check_slices(&discovery);
         discovery
     }
