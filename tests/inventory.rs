@@ -223,7 +223,7 @@ async fn one_failing_query_costs_its_fact_and_says_so() {
 #[tokio::test]
 async fn a_failing_query_of_a_feature_is_told_and_a_missing_feature_is_not() {
     let machine = Machine::builtin("dgx-h100");
-    for call in ["AddressingMode", "MigMode", "GpuFabricInfo", "NvLinkState", "NvLinkRemoteDeviceType"] {
+    for call in ["AddressingMode", "GpuFabricInfo", "NvLinkState", "NvLinkRemoteDeviceType"] {
         for code in CODES {
             let call = format!("nvmlDeviceGet{call}");
             machine.fail(vec![fault(&call, Some(3), code), fault(&format!("{call}V"), Some(3), code)]);
@@ -497,6 +497,46 @@ async fn a_gpu_in_mig_mode_is_known_but_not_offered() {
     assert!(!devices(&discovery).iter().any(|device| device.name.as_str() == "gpu-2"));
     let [LeftOut { what, why }] = &discovery.left_out[..] else { panic!("{:?}", discovery.left_out) };
     assert!(what.starts_with("gpu-2 (GPU-") && why.contains("MIG mode"), "{what}: {why}");
+}
+
+#[tokio::test]
+async fn a_gpu_whose_mig_mode_was_never_read_is_left_out() {
+    let machine = Machine::builtin("dgx-h100");
+    machine.update(|state| state.gpus.entry(2).or_default().mig_enabled = Some(true));
+    for code in CODES {
+        machine.fail(vec![fault("nvmlDeviceGetMigMode", Some(2), code)]);
+        let discovery = machine.discover().await;
+        if code == 3 {
+            assert_eq!((discovery.node.gpus.len(), discovery.left_out), (8, vec![]), "a GPU without MIG is whole");
+            continue;
+        }
+        assert_eq!(discovery.node.gpus.len(), 7, "{code}");
+        let [LeftOut { what, why }] = &discovery.left_out[..] else { panic!("{:?}", discovery.left_out) };
+        assert!(what == "GPU 2" && why.contains("nvmlDeviceGetMigMode"), "{what}: {why}");
+    }
+    let machine = Machine::without_symbols("one-gpu", &["nvmlDeviceGetMigMode"]);
+    assert_eq!(devices(&machine.discover().await).len(), 1, "a driver that is older than MIG has none");
+}
+
+#[tokio::test]
+async fn a_gpu_stays_in_mig_mode_while_its_mode_cannot_be_read() {
+    let machine = Machine::builtin("dgx-h100");
+    let (mut inventory, Views { mut current, .. }) = machine.inventory();
+    let enabled = |on: bool| machine.update(|state| state.gpus.entry(2).or_default().mig_enabled = Some(on));
+    for on in [true, false] {
+        enabled(on);
+        machine.fail(vec![]);
+        assert!(inventory.look().await);
+        current.mark_unchanged();
+        // What is true meanwhile cannot be seen.
+        enabled(!on);
+        machine.fail(vec![fault("nvmlDeviceGetMigMode", Some(2), 999)]);
+        for _ in 0..2 {
+            assert!(inventory.look().await);
+            assert!(!current.has_changed().unwrap());
+        }
+        assert_eq!(current.borrow().as_ref().unwrap().gpus[2].mig.enabled, on);
+    }
 }
 
 #[tokio::test]

@@ -2,8 +2,8 @@
 //!
 //! Every fact is asked for on its own. One that fails stays what the last scan knew, or is left out where it knew
 //! nothing, and costs nothing else: a GPU is worth publishing without its brand. Three facts it cannot do without: the
-//! UUID (who it is), the minor (its device node) and the PCI address (its place). Without one of them the GPU is left
-//! out, and the others stay.
+//! UUID (who it is), the minor (its device node) and the PCI address (its place). A fourth it must not do without is the
+//! MIG mode: nobody can use a GPU in MIG mode as a whole. Without one of them the GPU is left out, and the others stay.
 //!
 //! ```text
 //!  answer                      fact is
@@ -104,7 +104,7 @@ fn read(gpu: &Handle<'_>, last: &[Facts]) -> Result<(Facts, Vec<LeftOut>), Error
             addressing_mode(gpu),
             last.and_then(|last| last.addressing_mode),
         )?,
-        mig: notes.feature("MIG mode", mig(gpu), last.map(|last| last.mig))?.unwrap_or_default(),
+        mig: mig(gpu, last, &mut notes)?,
         links: link::read(gpu, architecture, last.map(|last| &last.links), &mut notes)?,
         fabric: notes
             .feature("NVLink fabric", gpu.fabric().map(membership), last.map(|last| last.fabric.clone()))?
@@ -153,8 +153,14 @@ fn addressing_mode(gpu: &Handle<'_>) -> Result<AddressingMode, Error> {
     }
 }
 
-fn mig(gpu: &Handle<'_>) -> Result<Mig, Error> {
-    Ok(Mig { capable: true, enabled: gpu.mig_mode()? })
+/// Fails where the mode cannot be read and never was: offered as a whole, a GPU in MIG mode would be given to pods that
+/// cannot use it.
+fn mig(gpu: &Handle<'_>, last: Option<&Facts>, notes: &mut Notes) -> Result<Mig, Error> {
+    let answer = gpu.mig_mode().map(|enabled| Mig { capable: true, enabled });
+    match (answer, last) {
+        (Err(error), None) if !error.is_absent() => Err(error),
+        (answer, last) => Ok(notes.feature("MIG mode", answer, last.map(|last| last.mig))?.unwrap_or_default()),
+    }
 }
 
 /// Registered, successfully, with a cluster that has an identity: a single machine's fabric reports all zeros.
