@@ -17,7 +17,8 @@ use crate::host::atomic;
 /// The file in the plugin's directory.
 const FILE: &str = "names.json";
 
-/// The number of [`File`]'s shape. A file with another one is set aside like a damaged one.
+/// The number of [`File`]'s shape. It is raised when an older plugin would do wrong with what is new: then that one
+/// refuses to start.
 const VERSION: u32 = 1;
 
 /// For root alone, like everything in the plugin's directory.
@@ -42,6 +43,18 @@ pub enum Error {
         path: PathBuf,
         /// Why.
         source: io::Error,
+    },
+    /// Names given after minors would differ from those that the file keeps, under claims that are allocated.
+    #[error(
+        "the names of the GPUs in {} were written by a newer version of this plugin (schema {version}, this one reads \
+         {VERSION}): run that version again, or drain the node and remove the file",
+        path.display()
+    )]
+    Newer {
+        /// The file.
+        path: PathBuf,
+        /// Its schema.
+        version: u64,
     },
     /// The damaged file could not be moved out of the way.
     #[error("cannot move the damaged {} out of the way", path.display())]
@@ -74,12 +87,16 @@ struct File {
 impl NameMap {
     /// Reads the map of the plugin whose directory this is; none yet is an empty one. A damaged file is set aside as
     /// `names.json.damaged`, with a warning, and names are given anew.
+    ///
+    /// # Errors
+    /// When the file cannot be read, was written by a newer version, or is damaged and cannot be set aside.
     pub fn load(directory: &Path) -> Result<Self, Error> {
         let path = directory.join(FILE);
         let names = match fs::read(&path) {
-            Ok(bytes) => match parse(&bytes) {
-                Ok(names) => names,
-                Err(reason) => {
+            Ok(bytes) => match (version(&bytes), parse(&bytes)) {
+                (Some(version), _) if version > VERSION.into() => return Err(Error::Newer { path, version }),
+                (_, Ok(names)) => names,
+                (_, Err(reason)) => {
                     set_aside(&path, &reason)?;
                     BTreeMap::new()
                 }
@@ -136,6 +153,15 @@ impl NameMap {
         self.names.insert(name, uuid.clone());
         self.unsaved = true;
     }
+}
+
+/// The version of a file of which nothing else may be readable.
+fn version(bytes: &[u8]) -> Option<u64> {
+    #[derive(Deserialize)]
+    struct Header {
+        version: u64,
+    }
+    serde_json::from_slice::<Header>(bytes).ok().map(|header| header.version)
 }
 
 fn parse(bytes: &[u8]) -> Result<BTreeMap<DeviceName, GpuUuid>, String> {
@@ -221,7 +247,9 @@ mod tests {
         let damaged = [
             "",
             "{",
-            r#"{"version":2,"names":{}}"#,
+            r#"{"version":0,"names":{}}"#,
+            r#"{"names":{}}"#,
+            r#"{"version":1,"names":{},"more":{}}"#,
             r#"{"version":1,"names":{"gpu/0":"GPU-a"}}"#,
             r#"{"version":1,"names":{"gpu-0":"../../etc"}}"#,
             r#"{"version":1,"names":{"gpu-0":"GPU-a","gpu-1":"GPU-a"}}"#,
@@ -232,6 +260,21 @@ mod tests {
             assert_eq!(boot(directory.path(), &[('a', 3)]), ["gpu-3"], "{text}");
             assert_eq!(fs::read_to_string(directory.path().join("names.json.damaged")).unwrap(), text);
             assert_eq!(boot(directory.path(), &[('a', 0)]), ["gpu-3"], "the new file is not read back after {text}");
+        }
+    }
+
+    #[test]
+    fn a_file_of_a_newer_version_stays_and_stops_the_start() {
+        for text in [r#"{"version":2,"names":{"gpu-7":"GPU-a"}}"#, r#"{"version":9000000000,"gpus":[]}"#] {
+            let directory = tempfile::tempdir().unwrap();
+            let file = directory.path().join("names.json");
+            fs::write(&file, text).unwrap();
+            let error = NameMap::load(directory.path()).unwrap_err();
+            assert!(matches!(error, Error::Newer { .. }), "{error}");
+            let sentence = error.to_string();
+            assert!(sentence.contains("names.json were written by a newer version"), "{sentence}");
+            assert!(sentence.ends_with("run that version again, or drain the node and remove the file"), "{sentence}");
+            assert_eq!(fs::read_to_string(&file).unwrap(), text);
         }
     }
 
