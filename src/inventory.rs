@@ -101,8 +101,8 @@ pub async fn discover(
     let Scan { driver, gpus, mut left_out } = scan;
 
     let given = names.assign(&gpus.iter().map(|gpu| (gpu.uuid.clone(), gpu.minor)).collect::<Vec<_>>());
-    // Writes only when there is a new GPU.
-    if let Err(error) = names.save() {
+    // Writes only when there is a new GPU, or could not write the last time.
+    if let Err(error) = names.save().await {
         left_out.push(LeftOut::new("storing the names of the GPUs", &error));
     }
 

@@ -131,15 +131,17 @@ impl NameMap {
         named.map(|(name, uuid)| (uuid.clone(), name.clone())).collect()
     }
 
-    /// Stores names that the file does not have yet; after a failure the next call tries again.
-    pub fn save(&mut self) -> Result<(), Error> {
+    /// Stores names that the file does not have yet; after a failure the next call tries again. The disk is waited for
+    /// on a thread that may block: a full or failing one can take long.
+    pub async fn save(&mut self) -> Result<(), Error> {
         if self.unsaved {
-            let file = File { version: VERSION, names: self.names.clone() };
-            let write = || {
+            let (path, file) = (self.path.clone(), File { version: VERSION, names: self.names.clone() });
+            let write = move || {
                 let bytes = serde_json::to_vec_pretty(&file)?;
-                atomic::write(&self.path, &bytes, MODE).map_err(|error| error.source)
+                atomic::write(&path, &bytes, MODE).map_err(|error| error.source)
             };
-            write().map_err(|source| Error::Write { path: self.path.clone(), source })?;
+            let written = tokio::task::spawn_blocking(write).await.unwrap_or_else(|error| Err(io::Error::other(error)));
+            written.map_err(|source| Error::Write { path: self.path.clone(), source })?;
             self.unsaved = false;
         }
         Ok(())
@@ -205,45 +207,45 @@ mod tests {
     }
 
     /// Names after a start of the plugin on this machine.
-    fn boot(directory: &Path, list: &[(char, u32)]) -> Vec<String> {
+    async fn boot(directory: &Path, list: &[(char, u32)]) -> Vec<String> {
         let mut map = NameMap::load(directory).unwrap();
         let names = map.assign(&gpus(list));
-        map.save().unwrap();
+        map.save().await.unwrap();
         list.iter().map(|(letter, _)| names[&uuid(*letter)].to_string()).collect()
     }
 
-    #[test]
-    fn a_gpu_is_named_after_its_minor_at_first_sight() {
+    #[tokio::test]
+    async fn a_gpu_is_named_after_its_minor_at_first_sight() {
         let directory = tempfile::tempdir().unwrap();
-        assert_eq!(boot(directory.path(), &[('a', 1), ('b', 0), ('c', 10)]), ["gpu-1", "gpu-0", "gpu-10"]);
+        assert_eq!(boot(directory.path(), &[('a', 1), ('b', 0), ('c', 10)]).await, ["gpu-1", "gpu-0", "gpu-10"]);
     }
 
-    #[test]
-    fn a_name_stays_on_its_gpu_when_minors_swap_or_a_neighbour_dies() {
+    #[tokio::test]
+    async fn a_name_stays_on_its_gpu_when_minors_swap_or_a_neighbour_dies() {
         let directory = tempfile::tempdir().unwrap();
-        boot(directory.path(), &[('a', 0), ('b', 1), ('c', 2)]);
-        assert_eq!(boot(directory.path(), &[('b', 0), ('a', 1), ('c', 2)]), ["gpu-1", "gpu-0", "gpu-2"]);
-        assert_eq!(boot(directory.path(), &[('b', 0), ('c', 1)]), ["gpu-1", "gpu-2"]);
-        assert_eq!(boot(directory.path(), &[('a', 0), ('b', 1), ('c', 2)]), ["gpu-0", "gpu-1", "gpu-2"]);
+        boot(directory.path(), &[('a', 0), ('b', 1), ('c', 2)]).await;
+        assert_eq!(boot(directory.path(), &[('b', 0), ('a', 1), ('c', 2)]).await, ["gpu-1", "gpu-0", "gpu-2"]);
+        assert_eq!(boot(directory.path(), &[('b', 0), ('c', 1)]).await, ["gpu-1", "gpu-2"]);
+        assert_eq!(boot(directory.path(), &[('a', 0), ('b', 1), ('c', 2)]).await, ["gpu-0", "gpu-1", "gpu-2"]);
     }
 
-    #[test]
-    fn a_new_gpu_does_not_get_the_name_of_an_absent_one() {
+    #[tokio::test]
+    async fn a_new_gpu_does_not_get_the_name_of_an_absent_one() {
         let directory = tempfile::tempdir().unwrap();
-        boot(directory.path(), &[('a', 0), ('b', 1), ('c', 2)]);
-        assert_eq!(boot(directory.path(), &[('a', 0), ('n', 1), ('c', 2)]), ["gpu-0", "gpu-3", "gpu-2"]);
-        assert_eq!(boot(directory.path(), &[('b', 0), ('n', 1)]), ["gpu-1", "gpu-3"]);
+        boot(directory.path(), &[('a', 0), ('b', 1), ('c', 2)]).await;
+        assert_eq!(boot(directory.path(), &[('a', 0), ('n', 1), ('c', 2)]).await, ["gpu-0", "gpu-3", "gpu-2"]);
+        assert_eq!(boot(directory.path(), &[('b', 0), ('n', 1)]).await, ["gpu-1", "gpu-3"]);
     }
 
-    #[test]
-    fn a_new_gpu_that_has_to_move_leaves_the_names_of_other_new_ones_alone() {
+    #[tokio::test]
+    async fn a_new_gpu_that_has_to_move_leaves_the_names_of_other_new_ones_alone() {
         let directory = tempfile::tempdir().unwrap();
-        boot(directory.path(), &[('a', 0)]);
-        assert_eq!(boot(directory.path(), &[('n', 0), ('m', 1)]), ["gpu-2", "gpu-1"]);
+        boot(directory.path(), &[('a', 0)]).await;
+        assert_eq!(boot(directory.path(), &[('n', 0), ('m', 1)]).await, ["gpu-2", "gpu-1"]);
     }
 
-    #[test]
-    fn a_damaged_file_is_set_aside_and_names_are_given_anew() {
+    #[tokio::test]
+    async fn a_damaged_file_is_set_aside_and_names_are_given_anew() {
         let damaged = [
             "",
             "{",
@@ -257,10 +259,32 @@ mod tests {
         for text in damaged {
             let directory = tempfile::tempdir().unwrap();
             fs::write(directory.path().join("names.json"), text).unwrap();
-            assert_eq!(boot(directory.path(), &[('a', 3)]), ["gpu-3"], "{text}");
+            assert_eq!(boot(directory.path(), &[('a', 3)]).await, ["gpu-3"], "{text}");
             assert_eq!(fs::read_to_string(directory.path().join("names.json.damaged")).unwrap(), text);
-            assert_eq!(boot(directory.path(), &[('a', 0)]), ["gpu-3"], "the new file is not read back after {text}");
+            assert_eq!(
+                boot(directory.path(), &[('a', 0)]).await,
+                ["gpu-3"],
+                "the new file is not read back after {text}"
+            );
         }
+    }
+
+    #[test]
+    fn names_are_stored_on_a_thread_that_may_block() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut map = NameMap::load(directory.path()).unwrap();
+        map.assign(&gpus(&[('a', 5)]));
+        let runtime = tokio::runtime::Builder::new_current_thread().max_blocking_threads(1).build().unwrap();
+        runtime.block_on(async {
+            let (release, released) = std::sync::mpsc::channel::<()>();
+            let busy = tokio::task::spawn_blocking(move || released.recv().is_err());
+            let mut save = std::pin::pin!(map.save());
+            assert!(futures::poll!(save.as_mut()).is_pending(), "the only thread that may block is busy");
+            drop(release);
+            save.await.unwrap();
+            assert!(busy.await.unwrap());
+        });
+        assert!(directory.path().join("names.json").exists());
     }
 
     #[test]
@@ -285,16 +309,16 @@ mod tests {
         assert!(matches!(NameMap::load(directory.path()), Err(Error::Read { .. })));
     }
 
-    #[test]
-    fn names_that_could_not_be_stored_are_stored_by_the_next_save() {
+    #[tokio::test]
+    async fn names_that_could_not_be_stored_are_stored_by_the_next_save() {
         let parent = tempfile::tempdir().unwrap();
         let directory = parent.path().join("plugin");
         let mut map = NameMap::load(&directory).unwrap();
         map.assign(&gpus(&[('a', 5)]));
-        assert!(matches!(map.save(), Err(Error::Write { .. })));
+        assert!(matches!(map.save().await, Err(Error::Write { .. })));
         fs::create_dir(&directory).unwrap();
-        map.save().unwrap();
-        assert_eq!(boot(&directory, &[('a', 0)]), ["gpu-5"]);
+        map.save().await.unwrap();
+        assert_eq!(boot(&directory, &[('a', 0)]).await, ["gpu-5"]);
     }
 
     proptest! {
