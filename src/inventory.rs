@@ -18,7 +18,7 @@ use std::time::{Duration, SystemTime};
 
 use tokio::sync::watch;
 
-use crate::device::{DeviceName, Gpu, LeftOut, Node, Place, attribute};
+use crate::device::{DeviceName, Gpu, GpuUuid, LeftOut, Node, Place, attribute};
 use crate::host::{Roots, pci};
 use crate::nvml::gpu::{self, Facts, Scan};
 use crate::nvml::{self, Session};
@@ -174,6 +174,11 @@ impl Inventory {
         let (current, looked, failure) = (watch::Sender::new(None), watch::Sender::new(None), watch::Sender::new(None));
         let (last, reported) = (Arc::default(), Reported::default());
         Self { session, roots, names, last, reported, current, looked, failure }
+    }
+
+    /// Takes names that claims know GPUs by, see [`NameMap::remember`].
+    pub fn remember(&mut self, known: impl IntoIterator<Item = (DeviceName, GpuUuid)>) {
+        self.names.remember(known);
     }
 
     /// What it finds, for others to watch.

@@ -2,7 +2,8 @@
 //!
 //! Allocations and users know a GPU by its name. NVML numbers GPUs anew at each boot, so a name made of the number of
 //! the day would move to another GPU when a neighbour dies. A GPU is therefore named once, after the minor it has then,
-//! and keeps that name for as long as the file lives; the name of a GPU that went away waits for its return.
+//! and keeps that name for as long as the file lives; the name of a GPU that went away waits for its return. Where the
+//! file is lost or damaged, the records of prepared claims still know the names that must not move.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -107,6 +108,19 @@ impl NameMap {
         Ok(Self { path, names, unsaved: false })
     }
 
+    /// Takes names of GPUs that others remember, as far as this map knows neither the name nor the GPU. Names of anything
+    /// but a whole GPU are not its concern.
+    pub fn remember(&mut self, known: impl IntoIterator<Item = (DeviceName, GpuUuid)>) {
+        for (name, uuid) in known {
+            let whole = name.as_str().strip_prefix("gpu-").and_then(|number| number.parse().ok()).map(DeviceName::gpu);
+            let sound = whole.as_ref() == Some(&name) && GpuUuid::parse(uuid.as_str()).is_ok();
+            if sound && !self.names.contains_key(&name) && self.name_of(&uuid).is_none() {
+                tracing::info!(%name, gpu = %uuid, "took the name of a GPU from the record of a claim");
+                self.give(name, &uuid);
+            }
+        }
+    }
+
     /// Gives each of these GPUs, by UUID and minor, its name: the one it has, else `gpu-<minor>`, else, where an absent
     /// GPU has that, the lowest number that no GPU has.
     pub fn assign(&mut self, gpus: &[(GpuUuid, u32)]) -> BTreeMap<GpuUuid, DeviceName> {
@@ -187,7 +201,7 @@ fn set_aside(path: &Path, reason: &str) -> Result<(), Error> {
         file = %path.display(),
         set_aside = %aside.display(),
         reason,
-        "the names of the GPUs are damaged; they are given anew, after the GPUs' minors"
+        "the names of the GPUs are damaged; those that prepared claims know stay, the others are given anew, after minors"
     );
     Ok(())
 }
@@ -267,6 +281,34 @@ mod tests {
                 "the new file is not read back after {text}"
             );
         }
+    }
+
+    #[tokio::test]
+    async fn a_name_that_a_claim_remembers_survives_a_damaged_file() {
+        let directory = tempfile::tempdir().unwrap();
+        fs::write(directory.path().join("names.json"), "{").unwrap();
+        let mut map = NameMap::load(directory.path()).unwrap();
+        map.remember([(DeviceName::gpu(7), uuid('a'))]);
+        map.assign(&gpus(&[('a', 0), ('b', 7)]));
+        map.save().await.unwrap();
+        assert_eq!(boot(directory.path(), &[('a', 0), ('b', 7)]).await, ["gpu-7", "gpu-0"]);
+    }
+
+    #[tokio::test]
+    async fn what_claims_remember_moves_no_name_that_is_known() {
+        let directory = tempfile::tempdir().unwrap();
+        boot(directory.path(), &[('a', 0)]).await;
+        let mut map = NameMap::load(directory.path()).unwrap();
+        let known =
+            |name: &str, uuid: &str| (DeviceName::parse(name).unwrap(), serde_json::from_value(uuid.into()).unwrap());
+        map.remember([
+            known("gpu-0", "GPU-b"),
+            known("gpu-1", "GPU-a"),
+            known("gpu-2-mig-1g5gb-19-0", "GPU-c"),
+            known("gpu-03", "GPU-d"),
+            known("gpu-4", "../e"),
+        ]);
+        assert_eq!(map.names, BTreeMap::from([(DeviceName::gpu(0), uuid('a'))]));
     }
 
     #[test]
