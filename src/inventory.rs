@@ -7,7 +7,8 @@
 //! ```
 //!
 //! The machine is looked at again and again, because links die, fabrics finish training and drivers are upgraded under
-//! a running plugin. What cannot be read at the moment changes nothing: "not known" is not "none".
+//! a running plugin. What cannot be read at the moment changes nothing: "not known" is not "none", so a fact that fails
+//! stays what the last look found.
 
 pub mod names;
 
@@ -17,7 +18,7 @@ use std::time::{Duration, SystemTime};
 
 use tokio::sync::watch;
 
-use crate::device::{DeviceName, Gpu, LeftOut, Node, Place, attribute};
+use crate::device::{DeviceName, Gpu, GpuUuid, LeftOut, Node, Place, attribute};
 use crate::host::{Roots, pci};
 use crate::nvml::gpu::{self, Facts, Scan};
 use crate::nvml::{self, Session};
@@ -54,6 +55,8 @@ pub struct Inventory {
     session: Session,
     roots: Roots,
     names: NameMap,
+    /// What the last look read, for facts that the next one cannot.
+    last: Arc<Scan>,
     reported: Reported,
     current: watch::Sender<Option<Arc<Node>>>,
     looked: watch::Sender<Option<SystemTime>>,
@@ -73,26 +76,33 @@ pub struct Discovery {
 #[derive(Debug, Default)]
 struct Reported(BTreeSet<LeftOut>);
 
-/// Reads the whole machine once, and names GPUs that are new.
+/// Reads the whole machine once, and names GPUs that are new. Facts that fail to be read stay what they are in `last`,
+/// which then holds what this look found: an empty one is for the first look.
 ///
 /// # Errors
 /// When NVML has no answer: then nothing is known, and what was known before still holds.
-pub async fn discover(session: &Session, roots: &Roots, names: &mut NameMap) -> Result<Discovery, nvml::Error> {
-    let (sys, devices) = (roots.sys.clone(), roots.devices());
+pub async fn discover(
+    session: &Session,
+    roots: &Roots,
+    names: &mut NameMap,
+    last: &mut Arc<Scan>,
+) -> Result<Discovery, nvml::Error> {
+    let (sys, devices, known) = (roots.sys.clone(), roots.devices(), Arc::clone(last));
     // sysfs can block too, so it is read on the same thread.
     let look = move |nvml: &nvml::Nvml| {
-        let scan = gpu::scan(nvml)?;
+        let scan = gpu::scan(nvml, &known)?;
         let place = |gpu: &Facts| pci::place(&sys, gpu.pci, gpu.uuid.as_str());
         let node = |gpu: &Facts| devices.node(&format!("nvidia{}", gpu.minor)).err();
         let places: Vec<_> = scan.gpus.iter().map(|gpu| (place(gpu), node(gpu))).collect();
         Ok((scan, places))
     };
     let (scan, places) = session.call("read the GPUs", LOOK_WITHIN, look).await?;
+    *last = Arc::new(scan.clone());
     let Scan { driver, gpus, mut left_out } = scan;
 
     let given = names.assign(&gpus.iter().map(|gpu| (gpu.uuid.clone(), gpu.minor)).collect::<Vec<_>>());
-    // Writes only when there is a new GPU.
-    if let Err(error) = names.save() {
+    // Writes only when there is a new GPU, or could not write the last time.
+    if let Err(error) = names.save().await {
         left_out.push(LeftOut::new("storing the names of the GPUs", &error));
     }
 
@@ -149,7 +159,7 @@ fn with_place(facts: Facts, name: DeviceName, place: Place, has_node: bool) -> G
         memory_bytes,
         addressing_mode,
         mig,
-        links,
+        links: links.into_values().collect(),
         fabric,
         place,
         has_node,
@@ -162,7 +172,13 @@ impl Inventory {
     /// An inventory that has not looked yet.
     pub fn new(session: Session, roots: Roots, names: NameMap) -> Self {
         let (current, looked, failure) = (watch::Sender::new(None), watch::Sender::new(None), watch::Sender::new(None));
-        Self { session, roots, names, reported: Reported::default(), current, looked, failure }
+        let (last, reported) = (Arc::default(), Reported::default());
+        Self { session, roots, names, last, reported, current, looked, failure }
+    }
+
+    /// Takes names that claims know GPUs by, see [`NameMap::remember`].
+    pub fn remember(&mut self, known: impl IntoIterator<Item = (DeviceName, GpuUuid)>) {
+        self.names.remember(known);
     }
 
     /// What it finds, for others to watch.
@@ -180,7 +196,7 @@ impl Inventory {
 
     /// Looks once, logs what is new and passes it on. `false` where nothing was learnt.
     pub async fn look(&mut self) -> bool {
-        let discovery = match discover(&self.session, &self.roots, &mut self.names).await {
+        let discovery = match discover(&self.session, &self.roots, &mut self.names, &mut self.last).await {
             Ok(discovery) => discovery,
             Err(error) => {
                 self.fail(&error);

@@ -89,7 +89,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     let library = NvmlLibrary::new(nvml_library, drivers.clone());
     let roots = Roots { sys: sys_root, proc: proc_root, dev: dev_root, placeholders: placeholder_devices };
     let names = NameMap::load(&kubelet.plugin_dir)?;
-    let inventory = Inventory::new(Session::new(move || library.locate()), roots.clone(), names);
+    let mut inventory = Inventory::new(Session::new(move || library.locate()), roots.clone(), names);
     let views = inventory.views();
 
     let (pool, wanted) = watch::channel(None);
@@ -108,6 +108,8 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         })?,
     };
     let preparer = Preparer::open(settings, views.current.clone(), prepare::Metrics::register(&mut registry)).await?;
+    // Before the first look gives names.
+    inventory.remember(preparer.names());
 
     let kubelet_metrics = kubelet::Metrics::register(&mut registry);
     let (health, snapshots) = watch::channel(Arc::default());

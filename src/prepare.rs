@@ -49,7 +49,7 @@ use crate::causes::with_causes;
 use crate::cdi::{self, Incomplete, WriteError};
 use crate::claim::plan::{PlanError, plan, wanted};
 use crate::claim::{Claim, ClaimUid};
-use crate::device::{GpuUuid, Node};
+use crate::device::{DeviceName, GpuUuid, Node};
 use crate::inventory::Current;
 
 /// How long a claim waits for NVML's first answer. The kubelet gives up after 45 s and comes back a minute later, so
@@ -201,6 +201,11 @@ impl Preparer {
         shared.count_prepared();
         tokio::spawn(keep_specs(Arc::downgrade(&shared), seen));
         Ok(Self { shared })
+    }
+
+    /// Which GPUs the prepared claims were given, and by which names.
+    pub fn names(&self) -> Vec<(DeviceName, GpuUuid)> {
+        self.shared.machine.names()
     }
 
     /// Takes note that the kubelet asks for this claim, which is still to be read.

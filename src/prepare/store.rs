@@ -17,7 +17,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use super::record::{Record, SCHEMA, State};
 use crate::claim::ClaimUid;
 use crate::claim::plan::{Holder, Holders};
-use crate::device::GpuUuid;
+use crate::device::{DeviceName, GpuUuid};
 use crate::host::atomic;
 
 /// Records tell which pods use which GPUs: nobody but root needs them.
@@ -168,6 +168,15 @@ impl Store {
             }
         }
         holders
+    }
+
+    /// Which GPUs claims were given by which names.
+    pub(super) fn names(&self) -> Vec<(DeviceName, GpuUuid)> {
+        let records = self.records();
+        let devices = records.values().flat_map(|record| &record.devices).map(|device| &device.planned);
+        devices
+            .filter_map(|device| Some((DeviceName::parse(&device.wanted.device).ok()?, device.gpu.clone())))
+            .collect()
     }
 
     /// The claims in a state, without those of a newer schema: what must be done about them is not known here.

@@ -177,7 +177,7 @@ async fn files_that_are_no_records_are_put_aside_or_left_alone() {
 
 #[tokio::test]
 async fn damaged_names_are_put_aside_and_given_anew() {
-    for damage in ["", "{\"version\": 1, \"names\": {\"gpu-7\"", "\0\0\0\0", "{\"version\": 9}"] {
+    for damage in ["", "{\"version\": 1, \"names\": {\"gpu-7\"", "\0\0\0\0", "{\"version\": 0}"] {
         let machine = Machine::builtin("one-gpu").await;
         fs::create_dir_all(machine.node.plugin_dir()).unwrap();
         let path = machine.node.plugin_dir().join("names.json");

@@ -92,6 +92,17 @@ async fn a_second_plugin_on_one_node_is_refused_and_the_first_stays() {
 }
 
 #[tokio::test]
+async fn names_of_a_newer_version_stay_and_say_what_to_do() {
+    let machine = Machine::builtin("one-gpu").await;
+    fs::create_dir_all(machine.node.plugin_dir()).unwrap();
+    let path = machine.node.plugin_dir().join("names.json");
+    fs::write(&path, r#"{"version": 9}"#).unwrap();
+    let sentence = last_words(&machine, &[]).await;
+    assert_says(&sentence, &[path.to_str().unwrap(), "newer version", "run that version again", "drain the node"]);
+    assert_eq!(fs::read_to_string(&path).unwrap(), r#"{"version": 9}"#);
+}
+
+#[tokio::test]
 async fn a_proc_root_that_is_none_is_named_with_its_flag() {
     let machine = Machine::builtin("one-gpu").await;
     let sentence = last_words(&machine, &["--proc-root=/nowhere"]).await;
