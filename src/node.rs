@@ -88,6 +88,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     let library = NvmlLibrary::new(nvml_library, drivers.clone());
     let roots = Roots { sys: sys_root.clone(), proc: proc_root.clone(), dev: dev_root.clone() };
     let inventory = Inventory::new(Session::new(move || library.locate()), roots, NameMap::load(&kubelet.plugin_dir)?);
+    inventory.register(&mut registry);
     let views = inventory.views();
 
     let (pool, wanted) = watch::channel(None);
