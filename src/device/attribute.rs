@@ -1,13 +1,17 @@
 //! What a device says of itself to CEL selectors and to constraints.
 //!
-//! [`ALL`] is the reference. Names, types and spellings of the first part are those of NVIDIA's own driver, so that
-//! what was written for it keeps working; the second part is ours.
+//! [`ALL`] is the reference; `docs/attributes.md` is made from it. Names, types and spellings of the first part are those
+//! of NVIDIA's own driver, so that what was written for it keeps working; the second part is ours.
 //!
 //! Every device carries every attribute, always with the same type: a selector that meets a device without the key it
 //! asks for does not skip the device, it aborts the pod's scheduling. A string that is not known is empty and a count is
 //! 0. Only what has no such value is omitted: versions, and those of the standard attributes whose definition says so.
 
+mod reference;
+
 use std::collections::BTreeMap;
+
+pub use reference::{ALL, Attribute, Origin, position};
 
 use super::model::model;
 use super::nvlink::{self, NvLink};
@@ -39,17 +43,6 @@ pub enum Kind {
     Version,
 }
 
-/// One line of the reference.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Attribute {
-    /// Without a domain it is in the driver's.
-    pub name: &'static str,
-    /// Its type, the same on every device.
-    pub kind: Kind,
-    /// What it says, and when it is omitted.
-    pub about: &'static str,
-}
-
 /// The attributes of one device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Attributes {
@@ -57,52 +50,6 @@ pub struct Attributes {
     pub values: BTreeMap<&'static str, Value>,
     /// What is known and has no form as an attribute.
     pub left_out: Vec<LeftOut>,
-}
-
-/// Every attribute of a GPU.
-pub const ALL: [Attribute; 23] = [
-    // NVIDIA's.
-    string("type", "What the device is: `gpu` for a whole GPU, `mig` for a part of one."),
-    string("uuid", "The UUID that NVML and nvidia-smi print."),
-    string("parentUUID", "The UUID of the physical GPU: its own on a whole GPU. Equal on all parts of one GPU."),
-    string("profile", "The MIG profile, for example `1g.5gb`; empty on a whole GPU."),
-    string("productName", "As NVML reports it, for example `NVIDIA H100 80GB HBM3`; empty if unknown."),
-    string("brand", "For example `Nvidia`, `Tesla`, `GeForceRTX`; empty if unknown."),
-    string("architecture", "For example `Ampere`, `Ada Lovelace`, `Hopper`, `Blackwell`; empty if unknown."),
-    version("cudaComputeCapability", "For example `9.0.0`; omitted if unknown."),
-    version("driverVersion", "Without leading zeros: `570.86.10` of the driver 570.086.10. Omitted if unknown."),
-    version(
-        "cudaDriverVersion",
-        "The newest CUDA version that the driver serves, for example `13.0.0`. Omitted if unknown.",
-    ),
-    string("addressingMode", "How the GPU reaches system memory: `HMM`, `ATS`, `None`; empty if not reported."),
-    string(
-        "resource.kubernetes.io/pciBusID",
-        "For example `0000:1b:00.0`. Omitted if the domain has more than 16 bits.",
-    ),
-    string(
-        "resource.kubernetes.io/pcieRoot",
-        "The PCIe root, for example `pci0000:16`. Omitted where a virtual machine hides it.",
-    ),
-    int("resource.kubernetes.io/numaNode", "The NUMA node of the nearest CPUs. Omitted where firmware does not say."),
-    // Ours.
-    string("model", "The short name, for example `A100`, `H100`, `L40S`; empty if unknown."),
-    bool("migCapable", "The board can be partitioned with MIG."),
-    bool("migEnabled", "MIG mode is on."),
-    int("nvlinkVersion", "The generation of its NVLinks: 3 on A100, 4 on H100, 5 on B200; 0 without one that is up."),
-    int("nvlinkLinks", "How many of its NVLinks are up."),
-    string(
-        "nvlinkDomain",
-        "Equal on devices that can reach each other over NVLink, even on other nodes of a multi-node fabric.",
-    ),
-    string("nvlinkClique", "Equal on devices of which each is linked to each by NVLink."),
-    string("nvlinkPair", "Equal on two devices that are linked by NVLink, those with the most links first."),
-    int("iommuGroup", "The IOMMU group. Omitted while the IOMMU is off."),
-];
-
-/// Where an attribute stands in the reference; behind it all if it is not there.
-pub fn position(name: &str) -> usize {
-    ALL.iter().position(|attribute| attribute.name == name).unwrap_or(ALL.len())
 }
 
 /// The attributes of each GPU of a node, in its order.
@@ -216,22 +163,6 @@ impl Value {
             Self::Version(_) => Kind::Version,
         }
     }
-}
-
-const fn string(name: &'static str, about: &'static str) -> Attribute {
-    Attribute { name, kind: Kind::String, about }
-}
-
-const fn version(name: &'static str, about: &'static str) -> Attribute {
-    Attribute { name, kind: Kind::Version, about }
-}
-
-const fn int(name: &'static str, about: &'static str) -> Attribute {
-    Attribute { name, kind: Kind::Int, about }
-}
-
-const fn bool(name: &'static str, about: &'static str) -> Attribute {
-    Attribute { name, kind: Kind::Bool, about }
 }
 
 #[cfg(test)]
