@@ -9,7 +9,7 @@ use nvml_wrapper::Nvml;
 use super::error::{Code, Error};
 use super::link;
 use super::raw::{self, FabricInfo, Handle};
-use crate::device::{AddressingMode, Driver, Fabric, GpuUuid, LeftOut, Link, Mig, PciAddress};
+use crate::device::{AddressingMode, Driver, Fabric, GpuUuid, LeftOut, Link, Mig, PciAddress, Peer};
 
 /// All GPUs, in the order of their NVML index.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -40,7 +40,8 @@ pub struct Facts {
     pub fabric: Option<Fabric>,
 }
 
-/// `nvmlGpuFabricState_t`: the GPU is registered with the fabric.
+/// `nvmlGpuFabricState_t`: the GPU has no such fabric; the GPU is registered with it. In between it is about to be.
+const FABRIC_NOT_SUPPORTED: u8 = 0;
 const FABRIC_COMPLETED: u8 = 3;
 
 /// Reads all GPUs.
@@ -75,6 +76,11 @@ fn read(gpu: &Handle<'_>) -> Result<(Facts, Vec<LeftOut>), Error> {
     let uuid = uuid(gpu)?;
     let mut notes = Notes::new(uuid.to_string());
     let architecture = notes.fact("architecture", known_architecture(gpu))?;
+    let mut links = link::read(gpu, architecture, &mut notes)?;
+    let fabric = notes.feature("NVLink fabric", gpu.fabric())?;
+    if fabric.as_ref().is_some_and(keeps_out) {
+        links.iter_mut().filter(|link| link.peer == Peer::Switch).for_each(|link| link.peer = Peer::Other);
+    }
     let facts = Facts {
         minor: gpu.minor()?,
         pci: pci(gpu)?,
@@ -88,8 +94,8 @@ fn read(gpu: &Handle<'_>) -> Result<(Facts, Vec<LeftOut>), Error> {
             Some(enabled) => Mig { capable: true, enabled },
             None => Mig::default(),
         },
-        links: link::read(gpu, architecture, &mut notes)?,
-        fabric: notes.feature("NVLink fabric", gpu.fabric())?.and_then(membership),
+        links,
+        fabric: fabric.and_then(membership),
         uuid,
     };
     if notes.lost {
@@ -134,10 +140,19 @@ fn addressing_mode(gpu: &Handle<'_>) -> Result<AddressingMode, Error> {
     }
 }
 
-/// Registered, successfully, with a cluster that has an identity: a single machine's fabric reports all zeros.
+/// From Hopper on a switch carries nothing for a GPU until its registration has succeeded, though its links may be up.
+fn keeps_out(info: &FabricInfo) -> bool {
+    info.state != FABRIC_NOT_SUPPORTED && !is_registered(info)
+}
+
+fn is_registered(info: &FabricInfo) -> bool {
+    info.state == FABRIC_COMPLETED && info.status == Code::SUCCESS
+}
+
+/// Registered with a cluster that has an identity: a single machine's fabric reports all zeros.
 fn membership(info: FabricInfo) -> Option<Fabric> {
-    let registered = info.state == FABRIC_COMPLETED && info.status == Code::SUCCESS && info.cluster != [0; 16];
-    registered.then(|| Fabric { cluster: canonical_uuid(info.cluster), clique: info.clique })
+    (is_registered(&info) && info.cluster != [0; 16])
+        .then(|| Fabric { cluster: canonical_uuid(info.cluster), clique: info.clique })
 }
 
 fn canonical_uuid(bytes: [u8; 16]) -> String {
@@ -247,6 +262,14 @@ mod tests {
         assert_eq!(membership(info(3, 0, [0; 16])), None);
         assert_eq!(membership(info(2, 0, cluster)), None);
         assert_eq!(membership(info(3, 999, cluster)), None);
+    }
+
+    #[test]
+    fn switches_are_closed_to_a_gpu_until_its_registration_has_succeeded() {
+        let states = [(0, 0, false), (1, 0, true), (2, 0, true), (3, 0, false), (3, 999, true)];
+        for (state, status, expected) in states {
+            assert_eq!(keeps_out(&info(state, status, [0; 16])), expected, "state {state}, status {status}");
+        }
     }
 
     #[test]
