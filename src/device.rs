@@ -125,7 +125,7 @@ pub enum Peer {
     Gpu(PciAddress),
     /// An NVSwitch. All switches of a machine form one fabric, and those of a tray are not on its PCI bus at all.
     Switch,
-    /// Something else, or not known.
+    /// Something else, not known, or a switch that does not let the GPU in.
     Other,
 }
 

@@ -16,12 +16,15 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
 use tokio::sync::watch;
 
-use crate::device::{DeviceName, Gpu, GpuUuid, LeftOut, Node, Place, attribute};
+use crate::device::{DeviceName, Gpu, GpuUuid, LeftOut, Node, Place};
 use crate::host::{Roots, pci};
 use crate::nvml::gpu::{self, Facts, Scan};
 use crate::nvml::{self, Session};
+use crate::slice;
 
 pub use names::NameMap;
 
@@ -72,9 +75,12 @@ pub struct Discovery {
     pub left_out: Vec<LeftOut>,
 }
 
-/// What has been logged as left out and still is.
+/// What has been logged as left out and still is, and how much that is.
 #[derive(Debug, Default)]
-struct Reported(BTreeSet<LeftOut>);
+struct Reported {
+    left_out: BTreeSet<LeftOut>,
+    count: Gauge,
+}
 
 /// Reads the whole machine once, and names GPUs that are new. Facts that fail to be read stay what they are in `last`,
 /// which then holds what this look found: an empty one is for the first look.
@@ -122,13 +128,7 @@ pub async fn discover(
     }
     node.gpus.sort_by(|a, b| a.name.cmp(&b.name));
 
-    for (gpu, attributes) in node.gpus.iter().zip(attribute::of_node(&node)) {
-        left_out.extend(attributes.left_out);
-        if gpu.mig.enabled {
-            let why = "it is in MIG mode, and cannot be used as a whole";
-            left_out.push(LeftOut { what: format!("{} ({})", gpu.name, gpu.uuid), why: why.to_owned() });
-        }
-    }
+    left_out.extend(slice::left_out(&node));
     Ok(Discovery { node, left_out })
 }
 
@@ -160,7 +160,7 @@ fn with_place(facts: Facts, name: DeviceName, place: Place, has_node: bool) -> G
         addressing_mode,
         mig,
         links: links.into_values().collect(),
-        fabric,
+        fabric: fabric.cluster,
         place,
         has_node,
     }
@@ -184,6 +184,15 @@ impl Inventory {
     /// What it finds, for others to watch.
     pub fn views(&self) -> Views {
         Views { current: self.current.subscribe(), looked: self.looked.subscribe(), failure: self.failure.subscribe() }
+    }
+
+    /// Creates its metrics in a registry.
+    pub fn register(&self, registry: &mut Registry) {
+        registry.register(
+            "left_out",
+            "Facts, attributes and devices of this node that are not published, or not in full; the log names each",
+            self.reported.count.clone(),
+        );
     }
 
     /// Looks for ever. Drop the future to stop.
@@ -249,10 +258,12 @@ impl Reported {
     }
 
     fn update(&mut self, left_out: Vec<LeftOut>) -> (Vec<LeftOut>, Vec<LeftOut>) {
-        let before = std::mem::replace(&mut self.0, left_out.into_iter().collect());
-        let still = |what: &str| self.0.iter().any(|note| note.what == what);
-        let over = before.difference(&self.0).filter(|note| !still(&note.what)).cloned().collect();
-        (self.0.difference(&before).cloned().collect(), over)
+        let before = std::mem::replace(&mut self.left_out, left_out.into_iter().collect());
+        let now = &self.left_out;
+        self.count.set(i64::try_from(now.len()).unwrap_or(i64::MAX));
+        let still = |what: &str| now.iter().any(|note| note.what == what);
+        let over = before.difference(now).filter(|note| !still(&note.what)).cloned().collect();
+        (now.difference(&before).cloned().collect(), over)
     }
 }
 
@@ -270,9 +281,11 @@ mod tests {
         let brand = note("the brand of GPU-a", "NOT_SUPPORTED");
         assert_eq!(reported.update(vec![brand.clone(), brand.clone()]), (vec![brand.clone()], vec![]));
         assert_eq!(reported.update(vec![brand.clone()]), (vec![], vec![]));
+        assert_eq!(reported.count.get(), 1);
         let other_reason = note("the brand of GPU-a", "UNKNOWN");
         assert_eq!(reported.update(vec![other_reason.clone()]), (vec![other_reason.clone()], vec![]));
         assert_eq!(reported.update(vec![]), (vec![], vec![other_reason]));
+        assert_eq!(reported.count.get(), 0);
         assert_eq!(reported.update(vec![brand.clone()]), (vec![brand], vec![]));
     }
 

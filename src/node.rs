@@ -90,6 +90,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     let roots = Roots { sys: sys_root, proc: proc_root, dev: dev_root, placeholders: placeholder_devices };
     let names = NameMap::load(&kubelet.plugin_dir)?;
     let mut inventory = Inventory::new(Session::new(move || library.locate()), roots.clone(), names);
+    inventory.register(&mut registry);
     let views = inventory.views();
 
     let (pool, wanted) = watch::channel(None);

@@ -19,7 +19,7 @@ use nvml_wrapper::Nvml;
 use super::error::{Code, Error};
 use super::link;
 use super::raw::{self, FabricInfo, Handle};
-use crate::device::{AddressingMode, Driver, Fabric, GpuUuid, LeftOut, Link, Mig, PciAddress};
+use crate::device::{AddressingMode, Driver, Fabric, GpuUuid, LeftOut, Link, Mig, PciAddress, Peer};
 
 /// All GPUs, in the order of their NVML index.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -48,10 +48,20 @@ pub struct Facts {
     pub mig: Mig,
     /// By link number: a link that cannot be read stays what it was.
     pub links: BTreeMap<u32, Link>,
-    pub fabric: Option<Fabric>,
+    pub fabric: Registration,
 }
 
-/// `nvmlGpuFabricState_t`: the GPU is registered with the fabric.
+/// How a GPU stands with the NVLink fabric. The default is that of a GPU without one.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Registration {
+    /// It is about to be registered, or that failed.
+    pub keeps_out: bool,
+    /// The multi-node cluster that it is registered with.
+    pub cluster: Option<Fabric>,
+}
+
+/// `nvmlGpuFabricState_t`: the GPU has no such fabric; the GPU is registered with it. In between it is about to be.
+const FABRIC_NOT_SUPPORTED: u8 = 0;
 const FABRIC_COMPLETED: u8 = 3;
 
 /// Reads all GPUs. What fails to be read stays what it was in the last scan.
@@ -87,6 +97,12 @@ fn read(gpu: &Handle<'_>, last: &[Facts]) -> Result<(Facts, Vec<LeftOut>), Error
     let last = last.iter().find(|facts| facts.uuid == uuid);
     let mut notes = Notes::new(uuid.to_string());
     let architecture = notes.fact("architecture", known_architecture(gpu), last.and_then(|last| last.architecture))?;
+    let mut links = link::read(gpu, architecture, last.map(|last| &last.links), &mut notes)?;
+    let last_fabric = last.map(|last| last.fabric.clone());
+    let fabric = notes.feature("NVLink fabric", gpu.fabric().map(registration), last_fabric)?.unwrap_or_default();
+    if fabric.keeps_out {
+        links.values_mut().filter(|link| link.peer == Peer::Switch).for_each(|link| link.peer = Peer::Other);
+    }
     let facts = Facts {
         minor: gpu.minor()?,
         pci: pci(gpu)?,
@@ -105,10 +121,8 @@ fn read(gpu: &Handle<'_>, last: &[Facts]) -> Result<(Facts, Vec<LeftOut>), Error
             last.and_then(|last| last.addressing_mode),
         )?,
         mig: mig(gpu, last, &mut notes)?,
-        links: link::read(gpu, architecture, last.map(|last| &last.links), &mut notes)?,
-        fabric: notes
-            .feature("NVLink fabric", gpu.fabric().map(membership), last.map(|last| last.fabric.clone()))?
-            .flatten(),
+        links,
+        fabric,
         uuid,
     };
     if notes.lost {
@@ -163,10 +177,13 @@ fn mig(gpu: &Handle<'_>, last: Option<&Facts>, notes: &mut Notes) -> Result<Mig,
     }
 }
 
-/// Registered, successfully, with a cluster that has an identity: a single machine's fabric reports all zeros.
-fn membership(info: FabricInfo) -> Option<Fabric> {
-    let registered = info.state == FABRIC_COMPLETED && info.status == Code::SUCCESS && info.cluster != [0; 16];
-    registered.then(|| Fabric { cluster: canonical_uuid(info.cluster), clique: info.clique })
+/// A switch carries nothing for a GPU until its registration has succeeded, though its links may be up. A cluster has an
+/// identity: a single machine's fabric reports all zeros.
+fn registration(info: FabricInfo) -> Registration {
+    let is_registered = info.state == FABRIC_COMPLETED && info.status == Code::SUCCESS;
+    let cluster = (is_registered && info.cluster != [0; 16])
+        .then(|| Fabric { cluster: canonical_uuid(info.cluster), clique: info.clique });
+    Registration { keeps_out: info.state != FABRIC_NOT_SUPPORTED && !is_registered, cluster }
 }
 
 fn canonical_uuid(bytes: [u8; 16]) -> String {
@@ -285,12 +302,24 @@ mod tests {
     fn only_a_completed_registration_with_an_identity_is_a_membership() {
         let mut cluster = [0; 16];
         cluster[3] = 1;
-        let member = membership(info(3, 0, cluster));
+        let member = registration(info(3, 0, cluster)).cluster;
         let expected = Fabric { cluster: "00000001-0000-0000-0000-000000000000".to_owned(), clique: 2 };
         assert_eq!(member, Some(expected));
-        assert_eq!(membership(info(3, 0, [0; 16])), None);
-        assert_eq!(membership(info(2, 0, cluster)), None);
-        assert_eq!(membership(info(3, 999, cluster)), None);
+        assert_eq!(registration(info(3, 0, [0; 16])).cluster, None);
+        assert_eq!(registration(info(2, 0, cluster)).cluster, None);
+        assert_eq!(registration(info(3, 999, cluster)).cluster, None);
+    }
+
+    #[test]
+    fn switches_are_closed_to_a_gpu_until_its_registration_has_succeeded() {
+        let states = [(0, 0, false), (1, 0, true), (2, 0, true), (3, 0, false), (3, 999, true)];
+        for (state, status, expected) in states {
+            assert_eq!(
+                registration(info(state, status, [0; 16])).keeps_out,
+                expected,
+                "state {state}, status {status}"
+            );
+        }
     }
 
     #[test]
