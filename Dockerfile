@@ -12,6 +12,8 @@ RUN --mount=type=cache,target=/usr/local/cargo/registry \
     && install -D target/release/gpu-dra-plugin /out/gpu-dra-plugin
 
 # NVML is loaded at run time and needs the C library, the dynamic loader and libgcc: `cc` has them, `static` and `base` do not.
+# The Debian release in its name is the only version it has.
+# hadolint ignore=DL3006
 FROM gcr.io/distroless/cc-debian12
 LABEL org.opencontainers.image.title="gpu-dra-plugin" \
       org.opencontainers.image.description="A Kubernetes DRA kubelet plugin for NVIDIA GPUs" \
