@@ -40,7 +40,8 @@ pub struct Device {
 
 /// Lays out a node's devices, sorted by name, within the limits of the API.
 ///
-/// A GPU in MIG mode is not offered: nobody can use it as a whole.
+/// A GPU in MIG mode is not offered: nobody can use it as a whole. Nor is one without a device node: nobody can use it at
+/// all.
 pub fn pool(name: &str, node: &Node) -> Pool {
     pool_in(Form::Scalar, name, node)
 }
@@ -68,7 +69,7 @@ fn devices(node: &Node, form: Form) -> (Vec<Device>, Vec<LeftOut>) {
         if gpu.mig.enabled {
             let why = "it is in MIG mode, and cannot be used as a whole".to_owned();
             left_out.push(LeftOut { what: format!("{} ({})", gpu.name, gpu.uuid), why });
-        } else {
+        } else if gpu.has_node {
             left_out.extend(attributes.left_out);
             devices.push(Device { name: gpu.name.clone(), attributes: attributes.values, capacity: capacity(gpu) });
         }
@@ -113,6 +114,7 @@ mod tests {
                 iommu_group: Some(3),
                 ..Place::default()
             },
+            has_node: true,
         }
     }
 
@@ -150,6 +152,13 @@ mod tests {
         let mut node = node([0, 1]);
         node.gpus[0].mig.enabled = true;
         assert_eq!(names(&pool("node-a", &node).slices[0]), ["gpu-1"]);
+    }
+
+    #[test]
+    fn a_gpu_without_a_device_node_is_not_offered() {
+        let mut node = node([0, 1]);
+        node.gpus[1].has_node = false;
+        assert_eq!(names(&pool("node-a", &node).slices[0]), ["gpu-0"]);
     }
 
     #[test]

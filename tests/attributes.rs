@@ -7,6 +7,7 @@
 use std::fmt::Write as _;
 use std::fs;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use fake_node::cel::{Device, Environment};
 use fake_node::host::HostBuilder;
@@ -71,8 +72,9 @@ async fn devices(name: &str) -> Vec<Device> {
     let library = host.library();
     let session = Session::new(move || Some(library.clone()));
     let [sys, proc, dev] = [host.sys(), host.proc(), host.dev()].map(PathBuf::from);
+    let roots = Roots { sys, proc, dev, placeholders: true };
     let mut names = NameMap::load(directory.path()).unwrap();
-    let node = discover(&session, &Roots { sys, proc, dev }, &mut names).await.unwrap().node;
+    let node = discover(&session, &roots, &mut names, &mut Arc::default()).await.unwrap().node;
 
     let owner = Owner { driver: DRIVER.to_owned(), node: "node-a".to_owned(), node_uid: "1".to_owned() };
     let slices = desired(&pool("node-a", &node), &owner);

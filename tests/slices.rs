@@ -82,6 +82,7 @@ fn gpu() -> impl Strategy<Value = Gpu> {
             links: Vec::new(),
             fabric,
             place,
+            has_node: true,
         },
     )
 }

@@ -229,6 +229,7 @@ mod tests {
                 iommu_group: Some(40),
                 ..Place::default()
             },
+            has_node: true,
         }
     }
 
