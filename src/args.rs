@@ -42,6 +42,11 @@ pub struct Args {
     )]
     pub driver_name: String,
 
+    /// Publish `nvlinkCliques`, and `numaNode` as a list. Only for clusters that have the feature gate
+    /// DRAListTypeAttributes on in API server and scheduler: others refuse such slices
+    #[arg(long, env = "LIST_ATTRIBUTES", help_heading = "Kubernetes")]
+    pub list_attributes: bool,
+
     /// The kubelet's --root-dir; must be the same path here and on the host
     #[arg(
         long,

@@ -145,6 +145,8 @@ pub struct Place {
     pub pcie_root: Option<String>,
     /// The node whose CPUs are near; `None` where firmware says -1.
     pub numa_node: Option<u32>,
+    /// Further nodes as near to that one as any, on the same socket, in ascending order.
+    pub numa_siblings: Vec<u32>,
     /// IOMMU group number.
     pub iommu_group: Option<u32>,
 }

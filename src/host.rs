@@ -5,6 +5,7 @@
 pub mod atomic;
 pub mod driver_root;
 pub mod node;
+mod numa;
 pub mod pci;
 
 use std::path::PathBuf;

@@ -25,6 +25,7 @@ use tracing::info;
 use self::driver::NvmlLibrary;
 use self::readiness::Readiness;
 use crate::args::{Args, Endpoint};
+use crate::device::attribute::Form;
 use crate::host::{Roots, node};
 use crate::inventory::{Current, Inventory, NameMap, Views};
 use crate::kubelet::{self, DeviceHealth, HealthSnapshot, Verdict};
@@ -51,6 +52,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         node_name,
         kubeconfig,
         driver_name,
+        list_attributes,
         kubelet_root,
         kubelet_registrar_directory_path,
         kubelet_plugins_directory_path,
@@ -120,7 +122,8 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     // Everything that runs until the end. Dropping it stops it, in whatever it is at: all of it may be killed too.
     let mut running = tokio::task::JoinSet::new();
     running.spawn(inventory.run());
-    running.spawn(lay_out(views.current.clone(), node_name.clone(), pool));
+    let form = if list_attributes { Form::List } else { Form::Scalar };
+    running.spawn(lay_out(form, views.current.clone(), node_name.clone(), pool));
     running.spawn(report_health(views.clone(), node_name, health));
     running.spawn(publisher.run());
     let (verdict, containers) = watch::channel(Err("not looked at yet".to_owned()));
@@ -163,10 +166,10 @@ async fn bind(endpoint: Endpoint) -> anyhow::Result<Option<http::Server>> {
 }
 
 /// Passes the pool on whenever the inventory has changed. As long as nothing is known, nothing is wanted.
-async fn lay_out(mut inventory: Current, name: String, pool: watch::Sender<Option<Pool>>) {
+async fn lay_out(form: Form, mut inventory: Current, name: String, pool: watch::Sender<Option<Pool>>) {
     loop {
         let known = inventory.borrow_and_update().clone();
-        pool.send_replace(known.map(|node| slice::pool(&name, &node)));
+        pool.send_replace(known.map(|node| slice::pool_in(form, &name, &node)));
         if inventory.changed().await.is_err() {
             return;
         }

@@ -8,7 +8,7 @@ pub mod quantity;
 
 use std::collections::BTreeMap;
 
-use crate::device::attribute::{self, Value};
+use crate::device::attribute::{self, Form, Value};
 use crate::device::{DeviceName, Gpu, LeftOut, Node};
 
 /// All slices of this node.
@@ -43,7 +43,12 @@ pub struct Device {
 /// A GPU in MIG mode is not offered: nobody can use it as a whole. Nor is one without a device node: nobody can use it at
 /// all.
 pub fn pool(name: &str, node: &Node) -> Pool {
-    let (devices, _) = devices(node);
+    pool_in(Form::Scalar, name, node)
+}
+
+/// As [`pool`], with or without attributes that are lists.
+pub fn pool_in(form: Form, name: &str, node: &Node) -> Pool {
+    let (devices, _) = devices(node, form);
     let mut slices: Vec<_> =
         devices.chunks(limits::DEVICES).map(|devices| Slice { devices: devices.to_vec() }).collect();
     if slices.is_empty() {
@@ -54,13 +59,13 @@ pub fn pool(name: &str, node: &Node) -> Pool {
 
 /// What of a node is not in its pool, and why.
 pub fn left_out(node: &Node) -> Vec<LeftOut> {
-    devices(node).1
+    devices(node, Form::Scalar).1
 }
 
-fn devices(node: &Node) -> (Vec<Device>, Vec<LeftOut>) {
+fn devices(node: &Node, form: Form) -> (Vec<Device>, Vec<LeftOut>) {
     let mut left_out = Vec::new();
     let mut devices = Vec::new();
-    for (gpu, attributes) in node.gpus.iter().zip(attribute::of_node(node)) {
+    for (gpu, attributes) in node.gpus.iter().zip(attribute::of_node(node, form)) {
         if gpu.mig.enabled {
             let why = "it is in MIG mode, and cannot be used as a whole".to_owned();
             left_out.push(LeftOut { what: format!("{} ({})", gpu.name, gpu.uuid), why });
@@ -103,7 +108,12 @@ mod tests {
             mig: Mig { capable: true, enabled: false },
             links: vec![Link { version: Some(3), peer: Peer::Switch }; 12],
             fabric: None,
-            place: Place { pcie_root: Some("pci0000:00".to_owned()), numa_node: Some(1), iommu_group: Some(3) },
+            place: Place {
+                pcie_root: Some("pci0000:00".to_owned()),
+                numa_node: Some(1),
+                iommu_group: Some(3),
+                ..Place::default()
+            },
             has_node: true,
         }
     }

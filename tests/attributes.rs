@@ -55,6 +55,8 @@ fn section(attribute: &Attribute, text: &mut String) {
         Kind::Bool => "bool",
         Kind::String => "string",
         Kind::Version => "version",
+        Kind::Ints => "list of ints",
+        Kind::Strings => "list of strings",
     };
     let omitted = omitted.map(|when| format!(" Omitted {when}.")).unwrap_or_default();
     write!(text, "\n### {name}\n\n*{kind}.* {about}{omitted}\n\n```cel\n{example}\n```\n").unwrap();

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use fake_node::host::{Host, HostBuilder};
-use gpu_dra_plugin::device::attribute::{self, Value};
+use gpu_dra_plugin::device::attribute::{self, Form, Value};
 use gpu_dra_plugin::host::Roots;
 use gpu_dra_plugin::inventory::{Current, Inventory, NameMap};
 use gpu_dra_plugin::nvml::Session;
@@ -82,7 +82,7 @@ impl Machine {
     async fn attributes(&mut self) -> Vec<BTreeMap<&'static str, Value>> {
         assert!(self.inventory.look().await);
         let node = self.current.borrow().clone().unwrap();
-        let all = attribute::of_node(&node);
+        let all = attribute::of_node(&node, Form::Scalar);
         let of = |gpu: &topology::Gpu| {
             let at = node.gpus.iter().position(|known| known.uuid.as_str() == gpu.uuid).unwrap();
             all[at].values.clone()

@@ -12,10 +12,11 @@ use fake_node::api::{Gates, Kind, Part, Rules, validate};
 use fake_node::cel::Quantity;
 use fake_node::release::Release;
 use gpu_dra_plugin::cluster::slices::{Owner, desired};
+use gpu_dra_plugin::device::attribute::Form;
 use gpu_dra_plugin::device::{
     AddressingMode, DeviceName, Driver, Fabric, Gpu, GpuUuid, Link, Mig, Node, PciAddress, Peer, Place, attribute,
 };
-use gpu_dra_plugin::slice::{Pool, left_out, pool};
+use gpu_dra_plugin::slice::{Pool, left_out, pool, pool_in};
 use proptest::prelude::*;
 use proptest::sample::select;
 use proptest::strategy::ValueTree;
@@ -51,8 +52,14 @@ fn gpu() -> impl Strategy<Value = Gpu> {
     ];
     let mode = select(vec![None, Some(AddressingMode::None), Some(AddressingMode::Hmm), Some(AddressingMode::Ats)]);
     let root = prop_oneof![Just(None), Just(Some("pci0000:16".to_owned())), "\\PC{0,100}".prop_map(Some)];
-    let place = (root, any::<Option<u32>>(), any::<Option<u32>>());
-    let place = place.prop_map(|(pcie_root, numa_node, iommu_group)| Place { pcie_root, numa_node, iommu_group });
+    let siblings = prop_oneof![3 => Just(vec![]), 1 => prop::collection::vec(any::<u32>(), 0..100)];
+    let place = (root, any::<Option<u32>>(), siblings, any::<Option<u32>>());
+    let place = place.prop_map(|(pcie_root, numa_node, numa_siblings, iommu_group)| Place {
+        pcie_root,
+        numa_node,
+        numa_siblings,
+        iommu_group,
+    });
     let pci = (prop_oneof![Just(0_u32), any::<u32>()], any::<u8>(), 0_u8..32, 0_u8..8);
     let pci = pci.prop_map(|(domain, bus, device, function)| PciAddress { domain, bus, device, function });
     let uuid = prop_oneof![any::<u128>().prop_map(|n| format!("GPU-{n:032x}")), "GPU-[0-9a-zA-Z-]{60}"];
@@ -131,6 +138,15 @@ proptest! {
     fn the_api_accepts_whatever_a_machine_says_of_itself_and_no_device_is_lost(node in node()) {
         let pool = pool("node-a", &node);
         prop_assert_eq!(refusals(&pool), Vec::<String>::new());
+
+        // With lists, only lists can be one too many.
+        let mut with_lists = pool_in(Form::List, "node-a", &node);
+        prop_assert_eq!(refusals(&with_lists), Vec::<String>::new());
+        let mut without = pool.clone();
+        for device in without.slices.iter_mut().chain(&mut with_lists.slices).flat_map(|slice| &mut slice.devices) {
+            device.attributes.retain(|name, _| !["nvlinkCliques", "resource.kubernetes.io/numaNode"].contains(name));
+        }
+        prop_assert_eq!(with_lists, without);
 
         let devices: Vec<_> = pool.slices.iter().flat_map(|slice| &slice.devices).collect();
         let published: Vec<_> = devices.iter().map(|device| device.name.clone()).collect();

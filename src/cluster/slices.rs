@@ -264,6 +264,8 @@ fn attribute_value(value: &attribute::Value) -> Value {
         attribute::Value::Bool(value) => json!({ "bool": value }),
         attribute::Value::String(value) => json!({ "string": value }),
         attribute::Value::Version(value) => json!({ "version": value.to_string() }),
+        attribute::Value::Ints(values) => json!({ "ints": values }),
+        attribute::Value::Strings(values) => json!({ "strings": values }),
     }
 }
 

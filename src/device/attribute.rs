@@ -28,6 +28,10 @@ pub enum Value {
     String(String),
     /// A strict semantic version.
     Version(semver::Version),
+    /// Several integers. The API takes lists only with the gate DRAListTypeAttributes.
+    Ints(Vec<i64>),
+    /// Several strings, each like [`Value::String`].
+    Strings(Vec<String>),
 }
 
 /// The type of an attribute.
@@ -41,6 +45,21 @@ pub enum Kind {
     String,
     /// [`Value::Version`]
     Version,
+    /// [`Value::Ints`]
+    Ints,
+    /// [`Value::Strings`]
+    Strings,
+}
+
+/// Whether attributes may be lists. Where the cluster's gate DRAListTypeAttributes is off, the API server refuses a slice
+/// that has one, and nobody can ask it whether the gate is on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Form {
+    /// Every attribute has one value.
+    #[default]
+    Scalar,
+    /// `numaNode` is a list, and there is `nvlinkCliques`.
+    List,
 }
 
 /// The attributes of one device.
@@ -53,12 +72,12 @@ pub struct Attributes {
 }
 
 /// The attributes of each GPU of a node, in its order.
-pub fn of_node(node: &Node) -> Vec<Attributes> {
+pub fn of_node(node: &Node, form: Form) -> Vec<Attributes> {
     let nvlink = nvlink::topology(&node.gpus);
-    node.gpus.iter().zip(&nvlink).map(|(gpu, nvlink)| of_gpu(gpu, &node.driver, nvlink)).collect()
+    node.gpus.iter().zip(&nvlink).map(|(gpu, nvlink)| of_gpu(gpu, &node.driver, nvlink, form)).collect()
 }
 
-fn of_gpu(gpu: &Gpu, driver: &Driver, nvlink: &NvLink) -> Attributes {
+fn of_gpu(gpu: &Gpu, driver: &Driver, nvlink: &NvLink, form: Form) -> Attributes {
     let mut set = Attributes { values: BTreeMap::new(), left_out: Vec::new() };
     let owner = gpu.uuid.as_str();
     let product_name = gpu.product_name.as_deref().unwrap_or_default();
@@ -85,8 +104,13 @@ fn of_gpu(gpu: &Gpu, driver: &Driver, nvlink: &NvLink) -> Attributes {
     if let Some(root) = &gpu.place.pcie_root {
         set.string("resource.kubernetes.io/pcieRoot", root);
     }
-    if let Some(node) = gpu.place.numa_node {
-        set.int("resource.kubernetes.io/numaNode", node);
+    match (gpu.place.numa_node, form) {
+        (Some(node), Form::Scalar) => set.int("resource.kubernetes.io/numaNode", node),
+        (Some(node), Form::List) => {
+            let near = [node].iter().chain(&gpu.place.numa_siblings).map(|node| i64::from(*node)).collect();
+            set.values.insert("resource.kubernetes.io/numaNode", Value::Ints(near));
+        }
+        (None, _) => {}
     }
 
     set.string("model", model(product_name));
@@ -97,6 +121,9 @@ fn of_gpu(gpu: &Gpu, driver: &Driver, nvlink: &NvLink) -> Attributes {
     set.string("nvlinkDomain", &nvlink.domain);
     set.string("nvlinkClique", &nvlink.clique);
     set.string("nvlinkPair", &nvlink.pair);
+    if form == Form::List {
+        set.values.insert("nvlinkCliques", Value::Strings(nvlink.cliques.clone()));
+    }
     if let Some(group) = gpu.place.iommu_group {
         set.int("iommuGroup", group);
     }
@@ -161,6 +188,17 @@ impl Value {
             Self::Bool(_) => Kind::Bool,
             Self::String(_) => Kind::String,
             Self::Version(_) => Kind::Version,
+            Self::Ints(_) => Kind::Ints,
+            Self::Strings(_) => Kind::Strings,
+        }
+    }
+
+    /// How many values it is, as the API counts them.
+    pub fn count(&self) -> usize {
+        match self {
+            Self::Ints(list) => list.len(),
+            Self::Strings(list) => list.len(),
+            Self::Int(_) | Self::Bool(_) | Self::String(_) | Self::Version(_) => 1,
         }
     }
 }
@@ -185,7 +223,12 @@ mod tests {
             mig: Mig { capable: true, enabled: false },
             links: Vec::new(),
             fabric: None,
-            place: Place { pcie_root: Some("pci0000:16".to_owned()), numa_node: Some(0), iommu_group: Some(40) },
+            place: Place {
+                pcie_root: Some("pci0000:16".to_owned()),
+                numa_node: Some(0),
+                iommu_group: Some(40),
+                ..Place::default()
+            },
             has_node: true,
         }
     }
@@ -195,7 +238,7 @@ mod tests {
     }
 
     fn attributes(gpu: Gpu, driver: Driver) -> Attributes {
-        of_node(&Node { driver, gpus: vec![gpu] }).remove(0)
+        of_node(&Node { driver, gpus: vec![gpu] }, Form::Scalar).remove(0)
     }
 
     fn text(attributes: &Attributes, name: &str) -> String {
@@ -247,6 +290,18 @@ mod tests {
             assert_eq!(text(&attributes, name), "");
         }
         assert_eq!(attributes.left_out, [], "what could not be read is told by who read it");
+    }
+
+    #[test]
+    fn lists_are_added_only_where_they_are_asked_for() {
+        let mut gpu = h100();
+        gpu.place.numa_siblings = vec![1, 2];
+        let node = Node { driver: driver(), gpus: vec![gpu.clone()] };
+        let [scalars, mut lists] = [Form::Scalar, Form::List].map(|form| of_node(&node, form).remove(0).values);
+        assert_eq!(lists.remove("nvlinkCliques"), Some(Value::Strings(vec![gpu.uuid.to_string()])));
+        let near = lists.insert("resource.kubernetes.io/numaNode", Value::Int(0));
+        assert_eq!(near, Some(Value::Ints(vec![0, 1, 2])), "its own node first");
+        assert_eq!(lists, scalars, "all else is the same");
     }
 
     #[test]

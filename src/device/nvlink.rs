@@ -19,6 +19,9 @@ mod pair;
 #[cfg(test)]
 mod tests;
 
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
 use super::{Fabric, Gpu, Peer};
 
 /// What the links of one GPU amount to.
@@ -33,6 +36,9 @@ pub struct NvLink {
     pub domain: String,
     /// The same on GPUs of which each is linked to each: a partition into groups as large as possible.
     pub clique: String,
+    /// One value for each group of GPUs that are all linked to each other, that this GPU is in, and that no other GPU
+    /// could join; the largest first. Any GPUs that are all linked to each other have one in common.
+    pub cliques: Vec<String>,
     /// The same on two GPUs that are linked: as many pairs as possible, those with the most links first.
     pub pair: String,
 }
@@ -48,11 +54,16 @@ struct Graph<'a> {
 /// Groups of GPUs by their number in a [`Graph`]; each group and all groups in ascending order.
 type Groups = Vec<Vec<usize>>;
 
+/// The API takes 48 values of a device, of which other attributes need half. A GPU of the V100 mesh, the least regular
+/// that was built, is in two.
+const CLIQUES: usize = 16;
+
 /// What the links of each GPU amount to, in the order of `gpus`.
 pub fn topology(gpus: &[Gpu]) -> Vec<NvLink> {
     let graph = Graph::new(gpus);
     let domains = graph.domains();
     let cliques: Groups = domains.iter().flat_map(|domain| clique::partition(&graph, domain)).collect();
+    let maximal: Groups = domains.iter().flat_map(|domain| clique::maximal(&graph, domain)).collect();
     let pairs: Groups = domains.iter().flat_map(|domain| pair::partition(&graph, domain)).collect();
     let find = |gpu: &Gpu, groups: &Groups| {
         let has = |group: &&Vec<usize>| group.iter().any(|member| graph.gpus[*member].uuid == gpu.uuid);
@@ -63,6 +74,7 @@ pub fn topology(gpus: &[Gpu]) -> Vec<NvLink> {
         links: u32::try_from(gpu.links.len()).unwrap_or(u32::MAX),
         domain: graph.label(&find(gpu, &domains)),
         clique: graph.label(&find(gpu, &cliques)),
+        cliques: graph.labels(gpu, &maximal),
         pair: graph.smallest_uuid(&find(gpu, &pairs)),
     };
     gpus.iter().map(nvlink).collect()
@@ -110,6 +122,23 @@ impl<'a> Graph<'a> {
             }
             _ => self.smallest_uuid(group),
         }
+    }
+
+    /// The values of those of `groups` that a GPU is in. Several may have the same smallest UUID, and are numbered.
+    fn labels(&self, gpu: &Gpu, groups: &Groups) -> Vec<String> {
+        let mut labels: Vec<(usize, String)> = Vec::new();
+        let mut numbers: BTreeMap<String, usize> = BTreeMap::new();
+        for group in groups {
+            let label = self.label(group);
+            let number = numbers.entry(label.clone()).or_default();
+            if group.iter().any(|member| self.gpus[*member].uuid == gpu.uuid) {
+                let label = if *number == 0 { label } else { format!("{label}.{number}") };
+                labels.push((group.len(), label));
+            }
+            *number += 1;
+        }
+        labels.sort_by_key(|(size, _)| Reverse(*size));
+        labels.into_iter().take(CLIQUES).map(|(_, label)| label).collect()
     }
 
     fn smallest_uuid(&self, group: &[usize]) -> String {

@@ -12,6 +12,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use super::numa;
 use crate::device::{LeftOut, PciAddress, Place};
 
 /// The standard attribute's definition takes larger numbers for garbage.
@@ -32,9 +33,11 @@ enum Error {
 pub fn place(sys: &Path, address: PciAddress, owner: &str) -> (Place, Vec<LeftOut>) {
     let device = sys.join("bus/pci/devices").join(address.to_string());
     let mut left_out = Vec::new();
+    let numa_node = known(numa_node(&device), "NUMA node", owner, &mut left_out);
     let place = Place {
         pcie_root: known(pcie_root(sys, &device).map(Some), "PCIe root", owner, &mut left_out),
-        numa_node: known(numa_node(&device), "NUMA node", owner, &mut left_out),
+        numa_node,
+        numa_siblings: numa_node.map(|node| numa::siblings(sys, node)).unwrap_or_default(),
         iommu_group: known(iommu_group(&device), "IOMMU group", owner, &mut left_out),
     };
     (place, left_out)
@@ -122,7 +125,12 @@ mod tests {
     #[test]
     fn a_device_has_a_root_a_numa_node_and_an_iommu_group() {
         let sys = sysfs(DEVICE, "1\n", Some("../../../../kernel/iommu_groups/40"));
-        let expected = Place { pcie_root: Some("pci0000:15".to_owned()), numa_node: Some(1), iommu_group: Some(40) };
+        let expected = Place {
+            pcie_root: Some("pci0000:15".to_owned()),
+            numa_node: Some(1),
+            iommu_group: Some(40),
+            ..Place::default()
+        };
         assert_eq!(place(sys.path(), address(), "gpu-0"), (expected, vec![]));
     }
 

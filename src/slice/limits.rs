@@ -21,6 +21,9 @@ pub(super) const DEVICES: usize = 64;
 /// `ResourceSliceMaxAttributesAndCapacitiesPerDevice`
 const ATTRIBUTES_AND_CAPACITIES: usize = 32;
 
+/// `ResourceSliceMaxAttributeValuesPerDevice`: those of lists are counted one by one.
+const ATTRIBUTE_VALUES: usize = 48;
+
 /// `DeviceAttributeMaxValueLength`: bytes of a string or a version.
 const VALUE_BYTES: usize = 64;
 
@@ -69,10 +72,20 @@ fn fit(device: &mut Device, left_out: &mut Vec<LeftOut>) -> Result<(), String> {
     // A device that hides one of its capacities could be given to a claim for which it does not suffice.
     let room = ATTRIBUTES_AND_CAPACITIES.checked_sub(device.capacity.len());
     let room = room.ok_or_else(|| format!("it has more than {ATTRIBUTES_AND_CAPACITIES} capacities"))?;
-    let mut attributes: Vec<_> = device.attributes.keys().copied().collect();
-    attributes.sort_by_key(|attribute| attribute::position(attribute));
-    for attribute in attributes.into_iter().skip(room) {
-        let why = format!("a device cannot have more than {ATTRIBUTES_AND_CAPACITIES} attributes and capacities");
+    let mut attributes: Vec<_> =
+        device.attributes.iter().map(|(attribute, value)| (*attribute, value.count())).collect();
+    // A list does not push out what fits without it.
+    attributes.sort_by_key(|(attribute, count)| (*count > 1, attribute::position(attribute)));
+    let (mut kept, mut values) = (0, 0);
+    for (attribute, count) in attributes {
+        let why = if kept == room {
+            format!("a device cannot have more than {ATTRIBUTES_AND_CAPACITIES} attributes and capacities")
+        } else if values + count > ATTRIBUTE_VALUES {
+            format!("a device cannot have more than {ATTRIBUTE_VALUES} values of attributes")
+        } else {
+            (kept, values) = (kept + 1, values + count);
+            continue;
+        };
         leave_out(format!("attribute {attribute}"), why);
         device.attributes.remove(attribute);
     }
@@ -91,11 +104,18 @@ fn shorten(value: &mut Value) -> Option<String> {
     Some(why)
 }
 
-/// The type sees to it that a version is a strict one.
+/// The type sees to it that a version is a strict one. A list has names of groups, which are worth nothing if they are
+/// cut.
 fn value_fault(value: &Value) -> Option<String> {
-    let Value::Version(version) = value else { return None };
-    let text = version.to_string();
-    (text.len() > VALUE_BYTES).then(|| format!("{text} has more than the {VALUE_BYTES} bytes of an attribute"))
+    let long = |text: &str| {
+        (text.len() > VALUE_BYTES).then(|| format!("{text} has more than the {VALUE_BYTES} bytes of an attribute"))
+    };
+    match value {
+        Value::Version(version) => long(&version.to_string()),
+        Value::Strings(list) => list.iter().find_map(|text| long(text)),
+        _ => None,
+    }
+    .or_else(|| (value.count() == 0).then(|| "the list is empty".to_owned()))
 }
 
 fn amount_fault(amount: &str) -> Option<String> {
@@ -192,6 +212,21 @@ mod tests {
         assert_eq!(devices[0].attributes.keys().collect::<Vec<_>>(), [&"type", &"uuid"]);
         assert_eq!(devices[0].capacity.len(), 30);
         assert_eq!(left_out.len(), attribute::ALL.len() - 2);
+    }
+
+    #[test]
+    fn a_list_that_is_empty_or_long_or_has_a_long_text_is_left_out() {
+        let attributes = [
+            ("type", Value::String("gpu".to_owned())),
+            ("cliques", Value::Strings(vec!["a".repeat(65)])),
+            ("nodes", Value::Ints(vec![])),
+            ("numbers", Value::Ints(vec![1; 48])),
+            ("pairs", Value::Ints(vec![1; 47])),
+            ("quads", Value::Ints(vec![1; 2])),
+        ];
+        let (devices, left_out) = enforce([device(&attributes, &[])]);
+        assert_eq!(devices[0].attributes.keys().collect::<Vec<_>>(), [&"pairs", &"type"]);
+        assert_eq!(left_out.len(), 4);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! A partition into groups of which every member is linked to every other.
+//! Groups of which every member is linked to every other: a partition, and all that none can join.
 
 use super::{Graph, Groups};
 
@@ -31,5 +31,42 @@ fn grow(graph: &Graph<'_>, clique: &mut Vec<usize>, candidates: &[usize], larges
         let both: Vec<_> = candidates[at + 1..].iter().copied().filter(|other| graph.linked(*gpu, *other)).collect();
         grow(graph, clique, &both, largest);
         clique.pop();
+    }
+}
+
+/// All groups of a domain that no other GPU could join, in ascending order. There are few where links are regular; the
+/// worst that 16 GPUs can do is a few hundred.
+pub(super) fn maximal(graph: &Graph<'_>, domain: &[usize]) -> Groups {
+    let mut found = Vec::new();
+    extend(graph, &mut Vec::new(), domain.to_vec(), Vec::new(), &mut found);
+    found.sort();
+    found
+}
+
+/// The algorithm of Bron and Kerbosch: grows `clique` by `candidates`; with one of `done` it was grown before. Neighbours
+/// of a candidate are left to it, so that GPUs that are all linked take one descent.
+fn extend(
+    graph: &Graph<'_>,
+    clique: &mut Vec<usize>,
+    mut candidates: Vec<usize>,
+    mut done: Vec<usize>,
+    found: &mut Groups,
+) {
+    let Some(pivot) = candidates.iter().chain(&done).copied().next() else {
+        let mut group = clique.clone();
+        group.sort_unstable();
+        found.push(group);
+        return;
+    };
+    let linked = |gpus: &[usize], to: usize| gpus.iter().copied().filter(|gpu| graph.linked(*gpu, to)).collect();
+    for gpu in candidates.clone() {
+        if graph.linked(gpu, pivot) {
+            continue;
+        }
+        clique.push(gpu);
+        extend(graph, clique, linked(&candidates, gpu), linked(&done, gpu), found);
+        clique.pop();
+        candidates.retain(|other| *other != gpu);
+        done.push(gpu);
     }
 }

@@ -175,6 +175,26 @@ fn a_v100_mesh_is_two_quads_and_pairs_with_two_links() {
 }
 
 #[test]
+fn on_a_v100_mesh_gpus_have_a_clique_in_common_exactly_if_all_are_linked() {
+    let gpus = direct(8, &V100_MESH);
+    let nvlink = topology(&gpus);
+    for set in 1_usize..1 << 8 {
+        let members: Vec<_> = (0..8).filter(|gpu| set & 1 << gpu != 0).collect();
+        let all_linked = members.iter().all(|a| members.iter().all(|b| a == b || linked(&gpus[*a], &gpus[*b])));
+        let in_all = |clique: &&String| members.iter().all(|gpu| nvlink[*gpu].cliques.contains(clique));
+        assert_eq!(nvlink[members[0]].cliques.iter().any(|clique| in_all(&clique)), all_linked, "{members:?}");
+    }
+    assert!(nvlink.iter().all(|gpu| gpu.cliques.len() == 2), "a quad, and the link across");
+}
+
+#[test]
+fn where_cliques_are_a_partition_a_gpu_is_in_one() {
+    for gpus in [switched(8, 12), direct(4, &[(0, 1, 12), (2, 3, 12)]), gpus(3)] {
+        assert!(topology(&gpus).iter().all(|gpu| gpu.cliques == [gpu.clique.clone()]));
+    }
+}
+
+#[test]
 fn gpus_without_nvlink_share_nothing() {
     let gpus = gpus(8);
     for groups in [domains(&gpus), cliques(&gpus), pairs(&gpus)] {
@@ -302,6 +322,21 @@ proptest! {
             prop_assert!(all_to_all(clique), "{:?}", clique);
             for other in &cliques[at + 1..] {
                 prop_assert!(!all_to_all(&[&clique[..], &other[..]].concat()), "{:?} and {:?}", clique, other);
+            }
+        }
+    }
+
+    #[test]
+    fn gpus_have_a_clique_in_common_only_if_all_are_linked(gpus in any_gpus(16)) {
+        let nvlink = topology(&gpus);
+        let mut members: BTreeMap<&String, Vec<usize>> = BTreeMap::new();
+        for (at, gpu) in nvlink.iter().enumerate() {
+            prop_assert!((1..=16).contains(&gpu.cliques.len()));
+            gpu.cliques.iter().for_each(|clique| members.entry(clique).or_default().push(at));
+        }
+        for members in members.values() {
+            for (a, b) in members.iter().flat_map(|a| members.iter().map(move |b| (*a, *b))) {
+                prop_assert!(a == b || linked(&gpus[a], &gpus[b]), "{} and {}", a, b);
             }
         }
     }
