@@ -282,7 +282,7 @@ mod tests {
     #[test]
     fn a_node_name_is_one_that_a_node_can_have() {
         for name in ["", "A", "a/b", "../a", "a..b", "-a", "a_b", &"a".repeat(254)] {
-            let error = parse(&["--node-name", name]).unwrap_err().to_string();
+            let error = parse(&[&format!("--node-name={name}")]).unwrap_err().to_string();
             assert!(error.contains("lower-case DNS labels"), "{name:?}: {error}");
         }
         for name in ["a", "ip-10-0-0-1.ec2.internal", "0"] {

@@ -75,8 +75,13 @@ impl Dra {
             move |name, uid| {
                 let (cluster, attempt) = (cluster.clone(), preparer.begin(&uid));
                 async move {
-                    let claim = cluster.claim(&name, &uid).await.map_err(Failure::new)?;
-                    attempt.prepare(claim).await.map_err(Failure::new)
+                    match cluster.claim(&name, &uid).await {
+                        Ok(claim) => attempt.prepare(claim).await.map_err(Failure::new),
+                        Err(error) => {
+                            attempt.give_up(error.cause());
+                            Err(Failure::new(error))
+                        }
+                    }
                 }
                 .boxed()
             },
