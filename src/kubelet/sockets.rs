@@ -4,10 +4,10 @@
 //! nobody answers on is removed before binding, and ours is unlinked when it is dropped, unless a successor has put its
 //! own there meanwhile.
 
-use std::fs::{self, DirBuilder, Permissions};
+use std::fs::{self, Permissions};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use base64::Engine;
@@ -17,6 +17,7 @@ use tokio::net::{UnixListener, UnixStream};
 use tracing::warn;
 
 use super::Settings;
+use crate::host::atomic;
 
 /// The most bytes in a socket's path: `sun_path` has 108, and the last one ends the string.
 const MAX_PATH: usize = 107;
@@ -131,11 +132,7 @@ impl Drop for SocketFile {
 
 /// Makes a directory and those above it, where they are missing; whether it did.
 pub(super) fn make_dir(path: &Path) -> Result<bool, SocketError> {
-    if path.is_dir() {
-        return Ok(false);
-    }
-    DirBuilder::new().recursive(true).mode(DIR_MODE).create(path).map_err(io_error("make the directory", path))?;
-    Ok(true)
+    atomic::make_directory(path, DIR_MODE).map_err(io_error("make the directory", path))
 }
 
 /// Listens on `path`, after removing what a dead process left there.
