@@ -18,17 +18,34 @@ use std::fmt::Write as _;
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
 use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
 use axum::routing::get;
+use hyper::server::conn::http1;
+use hyper_util::rt::TokioIo;
+use hyper_util::service::TowerToHyperService;
 use prometheus_client::registry::Registry;
 use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
+use tokio::time::{sleep, timeout};
 
 /// The content type of OpenMetrics text, which is what the encoder writes.
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// Connections at one time. Probes and a scraper or two need a handful; everybody in the pod network can connect, and
+/// must not be able to take the memory that the plugin's work needs.
+const MAX_CONNECTIONS: usize = 32;
+
+/// How long a connection may last, which carries one request. Kubernetes' probes and Prometheus wait 10 s at most unless
+/// told otherwise; who is silent makes room for others.
+const CONNECTION_WITHIN: Duration = Duration::from_secs(10);
+
+/// Pause after a failed accept, which out of file descriptors would fail again at once.
+const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 
 /// One thing that must be true for the node to be usable.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -82,8 +99,24 @@ impl Server {
             .route("/healthz", get(|| async { "ok\n" }))
             .route("/readyz", get(ready))
             .with_state(Shared { registry, conditions });
-        if let Err(error) = axum::serve(self.listener, routes).await {
-            tracing::error!(%error, "the HTTP server for /metrics and /readyz ended");
+        let connections = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+        // It is never closed.
+        while let Ok(permit) = Arc::clone(&connections).acquire_owned().await {
+            let stream = match self.listener.accept().await {
+                Ok((stream, _)) => stream,
+                Err(error) => {
+                    tracing::warn!(%error, "cannot accept a connection for /metrics and /readyz; trying again");
+                    sleep(ACCEPT_PAUSE).await;
+                    continue;
+                }
+            };
+            let service = TowerToHyperService::new(routes.clone());
+            let connection = http1::Builder::new().keep_alive(false).serve_connection(TokioIo::new(stream), service);
+            tokio::spawn(async move {
+                // Whatever goes wrong with a connection is its peer's to see.
+                let _ = timeout(CONNECTION_WITHIN, connection).await;
+                drop(permit);
+            });
         }
     }
 }
@@ -116,7 +149,26 @@ fn report(conditions: &[Condition]) -> (StatusCode, String) {
 
 #[cfg(test)]
 mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpStream;
+
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn peers_that_say_nothing_make_room_for_others() {
+        let server = Server::bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
+        let address = server.address().unwrap();
+        tokio::spawn(server.serve(Arc::default(), Arc::new(Vec::new)));
+        let mut silent = Vec::new();
+        for _ in 0..MAX_CONNECTIONS {
+            silent.push(TcpStream::connect(address).await.unwrap());
+        }
+        let mut probe = TcpStream::connect(address).await.unwrap();
+        probe.write_all(b"GET /healthz HTTP/1.1\r\nHost: node\r\n\r\n").await.unwrap();
+        let mut answer = String::new();
+        probe.read_to_string(&mut answer).await.unwrap();
+        assert!(answer.starts_with("HTTP/1.1 200 OK\r\n") && answer.ends_with("\r\n\r\nok\n"), "{answer}");
+    }
 
     #[test]
     fn one_condition_that_is_not_met_makes_the_node_not_ready_and_says_why() {

@@ -44,7 +44,8 @@ const GRACE: Duration = Duration::from_secs(20);
 ///
 /// # Errors
 /// What makes it impossible to begin: directories that cannot be written, a socket that another plugin serves, a
-/// kubeconfig that cannot be read. Whatever can come right by itself is waited for instead.
+/// kubeconfig that cannot be read. Whatever can come right by itself is waited for instead. Later, that a part of it
+/// has ended: a plugin that is deaf to the kubelet is worse than one that starts again.
 pub async fn run(args: Args) -> anyhow::Result<()> {
     let stop = stop_on_signal()?;
     let drivers = driver::candidates(&args);
@@ -122,6 +123,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     // Everything that runs until the end. Dropping it stops it, in whatever it is at: all of it may be killed too.
     let mut running = tokio::task::JoinSet::new();
     running.spawn(inventory.run());
+    running.spawn(preparer.keep_specs(views.looked.clone()));
     let form = if list_attributes { Form::List } else { Form::Scalar };
     running.spawn(lay_out(form, views.current.clone(), node_name.clone(), pool));
     running.spawn(report_health(views.clone(), node_name, health));
@@ -137,9 +139,14 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         running.spawn(server.serve(Arc::new(registry), conditions));
     }
 
-    let ended = tokio::select! {
-        () = stop.cancelled() => None,
-        ended = running.join_next() => ended,
+    let outcome = tokio::select! {
+        () = stop.cancelled() => Ok(()),
+        ended = running.join_next() => Err(match ended {
+            Some(Err(error)) => anyhow::Error::from(error).context("a part of the plugin ended by itself"),
+            Some(Ok(())) | None => anyhow::anyhow!("a part of the plugin ended by itself"),
+        }),
+        () = dra.ended() => Err(anyhow::anyhow!("the DRA server ended by itself")),
+        () = registrar.ended() => Err(anyhow::anyhow!("the registrar ended by itself")),
     };
     info!("stopping");
     registrar.close().await;
@@ -147,11 +154,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     drop(running);
     dra.close(GRACE).await;
     info!("stopped");
-    match ended {
-        None => Ok(()),
-        Some(Ok(())) => anyhow::bail!("a part of the plugin ended by itself"),
-        Some(Err(error)) => Err(error).context("a part of the plugin ended by itself"),
-    }
+    outcome
 }
 
 /// Takes the address of /metrics and /readyz at once, so that a wrong one is known at start.

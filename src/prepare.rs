@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!  kubelet ──▶ Preparer ──▶ claim lock ──▶ record? ──▶ plan ──▶ GPU locks ──▶ Machine: record, spec, record
-//!              a task of    locks          store       pure     locks         blocking, on a thread for that
-//!              its own
+//!                           locks          store       pure     locks         blocking, on a thread for that
+//!                                             └──▶ Keeper: specs that stay right while the node changes
 //! ```
 //!
 //! # Guarantees
@@ -13,16 +13,19 @@
 //!   start, goes on from there or takes it back.
 //! * A repeat answers what the first answered, and has no effect but to mend what is missing.
 //! * Unprepare needs nothing but the record.
-//! * A call that is dropped, as the kubelet's deadline drops it, does not stop the work: its repeat finds the result.
-//!   Unless the claim is unprepared meanwhile: then the late prepare does nothing.
+//! * A prepare whose claim is unprepared before its turn has come does nothing, however late it is.
 //! * Claims that have no GPU in common do not wait for each other.
 //!
 //! # Assumptions
 //!
 //! The claims that are handed in were read from the API server after the kubelet asked for them: this module does not
 //! know whether a claim still exists.
+//!
+//! Calls run to their end, in tasks that do not end with the kubelet's call. One that is dropped midway gives its locks
+//! back while a step of it may still be at work on the disk.
 
 mod attempts;
+mod keeper;
 mod locks;
 mod machine;
 mod metrics;
@@ -32,13 +35,13 @@ mod store;
 mod tests;
 
 use std::path::PathBuf;
-use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
-use tokio_util::task::TaskTracker;
-use tracing::Instrument;
+use tokio::sync::watch;
 
 use self::attempts::{Attempts, Ticket};
+use self::keeper::Keeper;
 use self::locks::Locks;
 use self::machine::Machine;
 use self::metrics::Failure;
@@ -174,38 +177,38 @@ struct Shared {
     inventory: Current,
     attempts: Attempts,
     locks: Locks,
-    tasks: TaskTracker,
     metrics: Metrics,
 }
 
 // === impl Preparer ===
 
 impl Preparer {
-    /// Takes up what an earlier process left: half-done work is reverted, specs without a record go, and the specs of
-    /// prepared claims are made right, at once if the inventory is known and else as soon as it is.
+    /// Takes up what an earlier process left: half-done work is reverted, and specs without a record go. For those of
+    /// prepared claims see [`keep_specs`](Self::keep_specs).
     pub async fn open(settings: Settings, inventory: Current, metrics: Metrics) -> Result<Self, OpenError> {
         let opened = tokio::task::spawn_blocking(|| Machine::open(settings)).await;
         let machine = Arc::new(opened.unwrap_or(Err(OpenError::Internal))?);
-        let tasks = TaskTracker::new();
-        let mut seen = inventory.clone();
-        let shared = Arc::new(Shared {
-            machine,
-            inventory,
-            attempts: Attempts::default(),
-            locks: Locks::default(),
-            tasks,
-            metrics,
-        });
-        seen.mark_unchanged();
-        shared.restore_specs().await;
+        let (attempts, locks) = (Attempts::default(), Locks::default());
+        let shared = Arc::new(Shared { machine, inventory, attempts, locks, metrics });
         shared.count_prepared();
-        tokio::spawn(keep_specs(Arc::downgrade(&shared), seen));
         Ok(Self { shared })
     }
 
     /// Which GPUs the prepared claims were given, and by which names.
     pub fn names(&self) -> Vec<(DeviceName, GpuUuid)> {
         self.shared.machine.names()
+    }
+
+    /// Makes the specs of prepared claims right, now and after every look at the GPUs, of which `looked` tells. Ends
+    /// when there will be no more looks.
+    pub async fn keep_specs(self, mut looked: watch::Receiver<Option<SystemTime>>) {
+        let mut keeper = Keeper::new(self.shared);
+        loop {
+            keeper.keep().await;
+            if looked.changed().await.is_err() {
+                return;
+            }
+        }
     }
 
     /// Takes note that the kubelet asks for this claim, which is still to be read.
@@ -222,27 +225,9 @@ impl Preparer {
     /// known.
     pub async fn unprepare(&self, uid: &ClaimUid) -> Result<(), Error> {
         self.shared.attempts.call_off(uid);
-        let (shared, uid) = (Arc::clone(&self.shared), uid.clone());
-        let work = async move {
-            let result = shared.unprepare(&uid).await;
-            shared.count("unprepare", &result);
-            result
-        };
-        self.detached(work.in_current_span()).await
-    }
-
-    /// Waits until no work is left, including that of calls that were dropped. For shutdown, when no new calls come.
-    pub async fn settled(&self) {
-        self.shared.tasks.close();
-        self.shared.tasks.wait().await;
-    }
-
-    /// Runs work in a task of its own, so that it does not end with the call that asked for it.
-    async fn detached<T: Send + 'static>(
-        &self,
-        work: impl Future<Output = Result<T, Error>> + Send + 'static,
-    ) -> Result<T, Error> {
-        self.shared.tasks.spawn(work).await.unwrap_or(Err(Error::Internal))
+        let result = self.shared.unprepare(uid).await;
+        self.shared.count("unprepare", &result);
+        result
     }
 }
 
@@ -251,14 +236,16 @@ impl Preparer {
 impl Attempt {
     /// Goes on, with the claim as it was read: see [`Preparer::prepare`].
     pub async fn prepare(self, claim: Claim) -> Result<Vec<PreparedDevice>, Error> {
-        let Self { preparer, ticket } = self;
-        let shared = Arc::clone(&preparer.shared);
-        let work = async move {
-            let result = shared.prepare(&claim, &ticket).await;
-            shared.count("prepare", &result);
-            result
-        };
-        preparer.detached(work.in_current_span()).await
+        let shared = &self.preparer.shared;
+        let result = shared.prepare(&claim, &self.ticket).await;
+        shared.count("prepare", &result);
+        result
+    }
+
+    /// Ends without having prepared anything, because the claim could not be read. For the `cause`, see
+    /// [`Error::cause`].
+    pub fn give_up(self, cause: &'static str) {
+        self.preparer.shared.metrics.failures.get_or_create(&Failure { operation: "prepare", cause }).inc();
     }
 }
 
@@ -341,38 +328,6 @@ impl Shared {
         node.ok_or(Error::NotReady)
     }
 
-    /// Makes the specs of all prepared claims right for what the node has now.
-    async fn restore_specs(&self) {
-        let Some(node) = self.inventory.borrow().clone() else { return };
-        let claims = self.machine.prepared();
-        if claims.is_empty() {
-            return;
-        }
-        let look = Arc::clone(&node);
-        let found = match self.blocking(move |machine| machine.look(&look)).await {
-            Ok(found) => Arc::new(found),
-            Err(error) => {
-                tracing::warn!(%error, "cannot check the CDI specs of prepared claims; they stay as they are");
-                return;
-            }
-        };
-        for uid in claims {
-            let _claim = self.locks.claim(&uid).await;
-            let (claim, node, found) = (uid.clone(), Arc::clone(&node), Arc::clone(&found));
-            let restored = self.blocking(move |machine| match machine.load(&claim)? {
-                Some(record) if record.state == State::PrepareCompleted => machine.restore(&record, &node, &found),
-                _ => Ok(false),
-            });
-            match restored.await {
-                Ok(true) => tracing::info!(claim.uid = %uid, "restored the CDI spec of a prepared claim"),
-                Ok(false) => {}
-                Err(error) => {
-                    tracing::warn!(claim.uid = %uid, %error, "cannot restore the CDI spec of a prepared claim");
-                }
-            }
-        }
-    }
-
     /// Runs a step of the machine on a thread that may block. An fsync can take tens of milliseconds on a busy disk, in
     /// which the threads of the async runtime have other calls to serve.
     async fn blocking<T: Send + 'static>(
@@ -418,14 +373,6 @@ impl Error {
             // Ours.
             Self::Internal => "internal",
         }
-    }
-}
-
-/// Restores specs whenever the inventory changes: minors, the driver, or a GPU that came back.
-async fn keep_specs(shared: Weak<Shared>, mut inventory: Current) {
-    while inventory.changed().await.is_ok() {
-        let Some(shared) = shared.upgrade() else { return };
-        shared.restore_specs().await;
     }
 }
 

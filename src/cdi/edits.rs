@@ -58,7 +58,7 @@ pub struct Target {
 }
 
 /// What every device of every claim shares, as it is on the host now.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Found {
     devices: Devices,
     common: ContainerEdits,

@@ -9,9 +9,6 @@ use super::Sources;
 use crate::host::driver_root::example::Tree;
 use crate::host::node::Devices;
 
-const MAJORS: &str =
-    "Character devices:\n195 nvidia\n195 nvidiactl\n195 nvidia-modeset\n510 nvidia-uvm\n\nBlock devices:\n";
-
 pub(crate) struct Machine {
     pub(crate) driver: Tree,
     directory: tempfile::TempDir,
@@ -26,7 +23,7 @@ impl Machine {
         let machine = Self { driver: Tree::debian(), directory };
         fs::create_dir(machine.dev()).unwrap();
         fs::create_dir(machine.proc()).unwrap();
-        fs::write(machine.proc().join("devices"), MAJORS).unwrap();
+        machine.load_uvm_as(510);
         for name in ["nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset", "nvidia0", "nvidia1"] {
             fs::write(machine.dev().join(name), "").unwrap();
         }
@@ -37,8 +34,15 @@ impl Machine {
         self.directory.path().join("dev")
     }
 
-    fn proc(&self) -> PathBuf {
+    pub(crate) fn proc(&self) -> PathBuf {
         self.directory.path().join("proc")
+    }
+
+    /// As if the module of nvidia-uvm were loaded anew, and the kernel had given it this major.
+    pub(crate) fn load_uvm_as(&self, major: u32) {
+        let drivers = "195 nvidia\n195 nvidiactl\n195 nvidia-modeset";
+        let table = format!("Character devices:\n{drivers}\n{major} nvidia-uvm\n\nBlock devices:\n");
+        fs::write(self.proc().join("devices"), table).unwrap();
     }
 
     /// Where claims and specs go.

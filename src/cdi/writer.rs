@@ -14,6 +14,7 @@ use crate::host::atomic;
 
 /// Runtimes run as root, tools that list devices do not.
 const MODE: u32 = 0o644;
+const DIRECTORY_MODE: u32 = 0o755;
 
 const SUFFIX: &str = ".json";
 
@@ -57,7 +58,7 @@ pub enum WriteError {
 impl Writer {
     /// Makes the directory if it is missing, and removes what interrupted writes left there.
     pub fn open(directory: PathBuf, kind: Kind) -> Result<Self, WriteError> {
-        fs::create_dir_all(&directory).map_err(|source| WriteError::Directory {
+        atomic::make_directory(&directory, DIRECTORY_MODE).map_err(|source| WriteError::Directory {
             act: "create",
             path: directory.clone(),
             source,

@@ -206,9 +206,18 @@ impl Cluster {
 // === impl ClaimError ===
 
 impl ClaimError {
-    /// Whether a later call may succeed with nobody's help.
-    pub fn is_transient(&self) -> bool {
-        matches!(self, Self::Api { source, .. } if source.is_transient())
+    /// What kind of failure it is, as the metric `claim_failures` labels it: whose turn it is to do something.
+    pub fn cause(&self) -> &'static str {
+        match self {
+            // The API server's, or whoever grants permissions there.
+            Self::Forbidden { .. } | Self::Api { .. } => "api_server",
+            // That of the claim's author, or of the pod's.
+            Self::NotFound { .. }
+            | Self::Replaced { .. }
+            | Self::NotAllocated { .. }
+            | Self::NotOurs { .. }
+            | Self::Malformed { .. } => "claim",
+        }
     }
 
     fn from_request(name: &ClaimName, source: RequestError) -> Self {

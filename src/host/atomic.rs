@@ -3,15 +3,16 @@
 //! ```text
 //!  write:   temp file in the same directory ─▶ fsync ─▶ rename over the name ─▶ fsync of the directory
 //!  remove:  unlink ─▶ fsync of the directory
+//!  make:    directory ─▶ fsync of the one that it is in
 //! ```
 //!
 //! The rename makes the change whole, the second fsync makes it last: without it a directory may forget, on power loss,
 //! a file that its writer believed to be there. These calls block for as long as the disk takes, so async code runs them
 //! on a thread of its own.
 
-use std::fs::{self, File, Permissions};
+use std::fs::{self, DirBuilder, File, Permissions};
 use std::io::{self, Write};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -19,8 +20,8 @@ use std::time::Duration;
 /// reads these directories: container runtimes take only `*.json` and `*.yaml`.
 const TEMPORARY_PREFIX: &str = ".gpu-dra-plugin-";
 
-/// A temporary file of this age has lost its writer: a write takes milliseconds, and a second plugin process may be
-/// writing into the same directory during an upgrade.
+/// A temporary file of this age has lost its writer: a write takes milliseconds, and an earlier plugin process may
+/// still be writing into the same directory while it stops.
 const LEFTOVER_AGE: Duration = Duration::from_secs(60);
 
 /// A file could not be changed.
@@ -43,13 +44,25 @@ pub fn write(path: &Path, bytes: &[u8], mode: u32) -> Result<(), Error> {
 
 /// Removes a file. One that is not there is success, also where nothing could be removed.
 pub fn remove(path: &Path) -> Result<(), Error> {
-    let unlink = || match fs::remove_file(path) {
-        Ok(()) => sync_directory(parent(path)?),
-        // A read-only file system refuses before it looks.
-        Err(_) if is_gone(path) => Ok(()),
-        Err(error) => Err(error),
-    };
-    unlink().map_err(failed("remove", path))
+    let remove = || if unlink(path)? { sync_directory(parent(path)?) } else { Ok(()) };
+    remove().map_err(failed("remove", path))
+}
+
+/// Makes a directory by its absolute path, and those above it, where they are missing, with the given permission bits as
+/// far as the umask allows. Whether it did.
+pub fn make_directory(path: &Path, mode: u32) -> io::Result<bool> {
+    if path.is_dir() {
+        return Ok(false);
+    }
+    let above = parent(path)?;
+    make_directory(above, mode)?;
+    match DirBuilder::new().mode(mode).create(path) {
+        // Somebody else was faster.
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => return Ok(false),
+        outcome => outcome?,
+    }
+    sync_directory(above)?;
+    Ok(true)
 }
 
 /// Moves a file within its file system. Both directories remember it.
@@ -91,12 +104,22 @@ fn sweep_older_than(directory: &Path, age: Duration) -> io::Result<usize> {
         }
         // A file from the future (a clock set back) has no age, and stays until its time comes.
         let Ok(Ok(modified)) = entry.metadata().map(|metadata| metadata.modified()) else { continue };
-        if modified.elapsed().is_ok_and(|elapsed| elapsed >= age) {
-            fs::remove_file(entry.path())?;
+        // Another process may sweep here too, and be faster.
+        if modified.elapsed().is_ok_and(|elapsed| elapsed >= age) && unlink(&entry.path())? {
             swept += 1;
         }
     }
     Ok(swept)
+}
+
+/// Removes a file; whether it was there.
+fn unlink(path: &Path) -> io::Result<bool> {
+    match fs::remove_file(path) {
+        Ok(()) => Ok(true),
+        // A read-only file system refuses before it looks.
+        Err(_) if is_gone(path) => Ok(false),
+        Err(error) => Err(error),
+    }
 }
 
 fn sync_directory(directory: &Path) -> io::Result<()> {
@@ -154,6 +177,26 @@ mod tests {
         assert!(names(directory.path()).is_empty());
         fs::write(&path, "").unwrap();
         remove(&path.join("below a file")).unwrap();
+    }
+
+    #[test]
+    fn directories_are_made_where_they_are_missing_and_only_there() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("plugin/claims");
+        assert!(make_directory(&path, 0o700).unwrap());
+        for made in [&path, path.parent().unwrap()] {
+            assert_eq!(fs::metadata(made).unwrap().permissions().mode() & 0o777, 0o700);
+        }
+        assert!(!make_directory(&path, 0o750).unwrap());
+        fs::write(path.join("file"), "").unwrap();
+        assert!(make_directory(&path.join("file"), 0o700).is_err());
+        assert!(make_directory(&path.join("file/below"), 0o700).is_err());
+    }
+
+    #[test]
+    fn a_file_that_another_process_has_swept_is_no_error() {
+        let directory = tempfile::tempdir().unwrap();
+        assert!(!unlink(&directory.path().join(".gpu-dra-plugin-gone")).unwrap());
     }
 
     #[test]

@@ -84,8 +84,13 @@ impl Dra {
                 let (cluster, attempt, stop) = (cluster.clone(), preparer.begin(&uid), stop.clone());
                 async move {
                     let read = stop.run_until_cancelled(cluster.claim(&name, &uid)).await;
-                    let claim = read.ok_or_else(Failure::stopping)?.map_err(Failure::new)?;
-                    attempt.prepare(claim).await.map_err(Failure::new)
+                    match read.ok_or_else(Failure::stopping)? {
+                        Ok(claim) => attempt.prepare(claim).await.map_err(Failure::new),
+                        Err(error) => {
+                            attempt.give_up(error.cause());
+                            Err(Failure::new(error))
+                        }
+                    }
                 }
                 .boxed()
             },

@@ -57,6 +57,8 @@ struct Serving {
     file: Arc<Mutex<SocketFile>>,
     stop: DropGuard,
     task: JoinHandle<()>,
+    /// Cancelled when the task ends, however that comes.
+    ended: CancellationToken,
 }
 
 /// Starts the DRA server. The health stream sends what comes through `health`; see
@@ -108,6 +110,11 @@ impl DraServer {
         &self.serving.path
     }
 
+    /// Waits until it does not serve any more, which without [`close`](Self::close) means that something went wrong.
+    pub async fn ended(&self) {
+        self.serving.ended.cancelled().await;
+    }
+
     /// Ends health streams, takes no more calls, waits up to `grace` for those at work, and removes the socket.
     ///
     /// Work that is not done by then goes on until the process ends; whatever it was at is on record, and the next
@@ -129,9 +136,14 @@ impl Registrar {
         self.status.clone()
     }
 
+    /// As [`DraServer::ended`].
+    pub async fn ended(&self) {
+        self.serving.ended.cancelled().await;
+    }
+
     /// Removes the socket first: the kubelet deregisters this instance and chooses no dying one.
     pub async fn close(self) {
-        let Serving { path: _, file, stop, task } = self.serving;
+        let Serving { path: _, file, stop, task, ended: _ } = self.serving;
         drop(file);
         drop(stop);
         // A peer that does not hang up is not worth waiting for.
@@ -154,18 +166,22 @@ impl Serving {
             connections(listener),
             stop.clone().cancelled_owned(),
         );
+        let ended = CancellationToken::new();
+        // Goes with the task, also if that panics.
+        let end = ended.clone().drop_guard();
         let task = tokio::spawn(async move {
+            let _end = end;
             if let Err(error) = server.await {
                 error!(error = &error as &dyn std::error::Error, "a server for the kubelet ended");
             }
         });
         info!(path = %path.display(), "listening");
-        Ok(Self { path: path.to_owned(), file, stop: stop.drop_guard(), task })
+        Ok(Self { path: path.to_owned(), file, stop: stop.drop_guard(), task, ended })
     }
 
     /// Stops accepting, waits for open calls and then for `rest`; whether both ended within `grace`.
     async fn close(self, grace: Duration, rest: impl Future<Output = ()>) -> bool {
-        let Self { path: _, file, stop, task } = self;
+        let Self { path: _, file, stop, task, ended: _ } = self;
         drop(stop);
         let ended = timeout(grace, async {
             let _ = task.await;
@@ -192,4 +208,29 @@ fn connections(listener: Listener) -> BoxStream<'static, io::Result<LocalAuthori
         }
     })
     .boxed()
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt;
+
+    use super::*;
+    use crate::kubelet::tests::{Node, PATIENCE, idle};
+
+    #[tokio::test]
+    async fn the_end_of_a_server_that_nobody_closed_is_seen() {
+        let node = Node::new();
+        let dra = node.serve_dra(idle()).await;
+        let registrar = node.serve_registrar(&dra).await;
+        assert!(dra.ended().now_or_never().is_none() && registrar.ended().now_or_never().is_none());
+
+        dra.serving.task.abort();
+        timeout(PATIENCE, dra.ended()).await.expect("the DRA server has ended");
+        assert!(registrar.ended().now_or_never().is_none(), "the registrar has not");
+        registrar.serving.task.abort();
+        timeout(PATIENCE, registrar.ended()).await.expect("the registrar has ended");
+        // What is left of them can still be closed.
+        registrar.close().await;
+        dra.close(PATIENCE).await;
+    }
 }

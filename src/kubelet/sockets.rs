@@ -5,10 +5,10 @@
 //! own there meanwhile. A listener whose file was removed by somebody else can never be found again: its file is put
 //! back.
 
-use std::fs::{self, DirBuilder, Permissions};
+use std::fs::{self, Permissions};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
@@ -21,6 +21,7 @@ use tokio::time::timeout;
 use tracing::warn;
 
 use super::Settings;
+use crate::host::atomic;
 
 /// The most bytes in a socket's path: `sun_path` has 108, and the last one ends the string.
 const MAX_PATH: usize = 107;
@@ -196,12 +197,7 @@ impl Listener {
 
 /// Makes a directory and those above it, where they are missing; whether it did.
 pub(super) fn make_dir(path: &Path) -> Result<bool, SocketError> {
-    if path.is_dir() {
-        return Ok(false);
-    }
-    let made = DirBuilder::new().recursive(true).mode(DIR_MODE).create(path);
-    made.map_err(|source| SocketError::Directory { path: path.to_owned(), source })?;
-    Ok(true)
+    atomic::make_directory(path, DIR_MODE).map_err(|source| SocketError::Directory { path: path.to_owned(), source })
 }
 
 fn bind(path: &Path) -> Result<(UnixListener, SocketFile), SocketError> {

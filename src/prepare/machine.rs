@@ -1,5 +1,6 @@
 //! The steps of the state machine on disk. They block for as long as the disk takes, and expect their caller to hold
-//! the locks of the claim and of its GPUs.
+//! the lock of the claim, and to change anything those of its GPUs as well, as far as there is a record or a plan that
+//! names them.
 //!
 //! ```text
 //!             carry_out                effects, CDI spec
@@ -11,6 +12,8 @@
 //! Whatever is interrupted leaves a record that says so, and the next call or the next start takes it back. A whole GPU
 //! has no effects beside the spec; those that come later stand between the two writes of the record in `carry_out`, and
 //! are reverted in `release` before the record goes.
+
+use std::collections::BTreeSet;
 
 use super::record::{Record, State};
 use super::store::Store;
@@ -64,6 +67,12 @@ impl Machine {
 
     pub(super) fn load(&self, uid: &ClaimUid) -> Result<Option<Record>, Error> {
         self.store.load(uid).map_err(Error::Record)
+    }
+
+    /// The claims that have a record.
+    pub(super) fn claims(&self) -> BTreeSet<ClaimUid> {
+        let states = [State::PrepareStarted, State::PrepareCompleted];
+        states.into_iter().flat_map(|state| self.store.in_state(state)).collect()
     }
 
     /// The claims that are prepared.

@@ -18,7 +18,7 @@ pub struct Metrics {
 pub(super) struct Failure {
     /// `prepare` or `unprepare`.
     pub(super) operation: &'static str,
-    /// See [`Error::cause`](super::Error::cause).
+    /// See [`Error::cause`](super::Error::cause); of claims that could not be read, what the reader says.
     pub(super) cause: &'static str,
 }
 
@@ -31,7 +31,7 @@ impl Metrics {
         registry.register("prepared_claims", "Claims whose devices containers can use", metrics.prepared.clone());
         registry.register(
             "claim_failures",
-            "Claims that could not be prepared or unprepared, by cause",
+            "Claims that could not be read, prepared or unprepared, by cause",
             metrics.failures.clone(),
         );
         metrics

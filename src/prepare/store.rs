@@ -6,7 +6,7 @@
 //! ```
 //!
 //! A copy is kept in memory for the one question that concerns all claims, who holds a GPU. What is known of a single
-//! claim is read from disk each time: during an upgrade another plugin process works on the same files.
+//! claim is read from disk each time: an earlier plugin process may still be at work on the same files while it stops.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -22,6 +22,7 @@ use crate::host::atomic;
 
 /// Records tell which pods use which GPUs: nobody but root needs them.
 const MODE: u32 = 0o600;
+const DIRECTORY_MODE: u32 = 0o700;
 
 const SUFFIX: &str = ".json";
 const QUARANTINE: &str = "quarantine";
@@ -101,7 +102,7 @@ impl Store {
             let path = path.to_owned();
             move |source| StoreError::Directory { act, path, source }
         };
-        fs::create_dir_all(&directory).map_err(failed("create", &directory))?;
+        atomic::make_directory(&directory, DIRECTORY_MODE).map_err(failed("create", &directory))?;
         atomic::sweep(&directory).map_err(StoreError::File)?;
         let store = Self { directory, records: Mutex::default() };
         for entry in fs::read_dir(&store.directory).map_err(failed("list", &store.directory))? {
@@ -208,7 +209,7 @@ impl Store {
 
     fn quarantine(&self, path: &Path, why: &Bad) -> Result<(), StoreError> {
         let directory = self.directory.join(QUARANTINE);
-        let created = fs::create_dir_all(&directory);
+        let created = atomic::make_directory(&directory, DIRECTORY_MODE);
         created.map_err(|source| StoreError::Directory { act: "create", path: directory, source })?;
         let mut aside = self.aside(path);
         // What is there already may be what somebody is looking for, and a directory cannot be replaced at all.

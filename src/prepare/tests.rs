@@ -8,6 +8,7 @@ use tokio::sync::watch;
 use super::*;
 use crate::cdi::example::{Machine as Host, read_as_runtime};
 use crate::claim::example::{POOL, mk_claim, mk_node, mk_uid, mk_uuid};
+use crate::host::driver_root::example::shared_object;
 
 const BOOT: &str = "6f2c0c5e-0000-4000-8000-000000000001";
 const NEXT_BOOT: &str = "6f2c0c5e-0000-4000-8000-000000000002";
@@ -48,6 +49,11 @@ impl Disk {
         Preparer::open(settings, self.inventory.subscribe(), metrics).await.unwrap()
     }
 
+    /// Starts it with nothing but the task that keeps specs right, which a test runs step by step.
+    async fn start_keeper(&self) -> Keeper {
+        Keeper::new(self.start().await.shared)
+    }
+
     fn record_path(&self, uid: &str) -> PathBuf {
         self.host.state("claims").join(format!("{uid}.json"))
     }
@@ -79,6 +85,13 @@ impl Disk {
         }
         names.sort();
         names
+    }
+
+    fn majors_of_uvm(&self, uid: &str) -> Vec<i64> {
+        let spec: Value = serde_json::from_slice(&fs::read(self.spec_path(uid)).unwrap()).unwrap();
+        let nodes = spec["containerEdits"]["deviceNodes"].as_array().unwrap();
+        let uvm = nodes.iter().filter(|node| node["path"].as_str().unwrap().starts_with("/dev/nvidia-uvm"));
+        uvm.map(|node| node["major"].as_i64().unwrap()).collect()
     }
 
     fn minors_in_spec(&self, uid: &str) -> Vec<i64> {
@@ -166,26 +179,101 @@ async fn a_lost_or_damaged_spec_is_written_again_by_a_repeat() {
 }
 
 #[tokio::test]
-async fn lost_specs_are_written_again_at_start_without_a_call() {
+async fn lost_specs_are_written_again_without_a_call_once_the_inventory_is_known() {
     let disk = Disk::new();
     disk.start().await.prepare(mk_claim_a()).await.unwrap();
     fs::remove_dir_all(disk.host.state("cdi")).unwrap();
-    let _preparer = disk.start().await;
+    disk.inventory.send_replace(None);
+    let mut keeper = disk.start_keeper().await;
+    keeper.keep().await;
+    assert!(!disk.spec_path("a").exists());
+    disk.see(mk_node(2));
+    keeper.keep().await;
     assert_eq!(disk.minors_in_spec("a"), [0]);
 }
 
 #[tokio::test]
-async fn lost_specs_are_written_again_once_the_inventory_is_known() {
+async fn every_look_at_the_gpus_is_an_occasion_to_make_specs_right() {
     let disk = Disk::new();
-    disk.start().await.prepare(mk_claim_a()).await.unwrap();
-    fs::remove_file(disk.spec_path("a")).unwrap();
-    disk.inventory.send_replace(None);
     let preparer = disk.start().await;
-    assert!(!disk.spec_path("a").exists());
+    preparer.prepare(mk_claim_a()).await.unwrap();
+    let (looks, looked) = watch::channel(None);
+    disk.inventory.send_replace(None);
+    let mut keeping = Box::pin(preparer.keep_specs(looked));
+    assert!((&mut keeping).now_or_never().is_none(), "it waits for a look");
     disk.see(mk_node(2));
-    // What the task that watches the inventory does at this change, done here to have an end to wait for.
-    preparer.shared.restore_specs().await;
+    disk.host.load_uvm_as(511);
+    looks.send_replace(Some(SystemTime::now()));
+    drop(looks);
+    keeping.await;
+    assert_eq!(disk.majors_of_uvm("a"), [511, 511]);
+}
+
+#[tokio::test]
+async fn a_spec_that_could_not_be_made_right_is_tried_again_though_nothing_else_has_changed() {
+    let disk = Disk::new();
+    let preparer = disk.start().await;
+    preparer.prepare(mk_claim_a()).await.unwrap();
+    preparer.prepare(mk_claim_b()).await.unwrap();
+    let mut keeper = Keeper::new(preparer.shared);
+    let node = disk.host.dev().join("nvidia0");
+    fs::remove_file(&node).unwrap();
+    fs::remove_file(disk.spec_path("a")).unwrap();
+    fs::remove_file(disk.spec_path("b")).unwrap();
+    keeper.keep().await;
+    assert!(!disk.spec_path("a").exists());
+    assert_eq!(disk.minors_in_spec("b"), [1], "the failure of one claim is not that of another");
+
+    fs::write(&node, "").unwrap();
+    keeper.keep().await;
     assert_eq!(disk.minors_in_spec("a"), [0]);
+}
+
+#[tokio::test]
+async fn the_specs_of_prepared_claims_follow_the_majors_and_the_files_of_the_driver() {
+    let disk = Disk::new();
+    let preparer = disk.start().await;
+    preparer.prepare(mk_claim_a()).await.unwrap();
+    let mut keeper = Keeper::new(preparer.shared);
+    keeper.keep().await;
+    assert_eq!(disk.majors_of_uvm("a"), [510, 510]);
+    disk.host.load_uvm_as(511);
+    keeper.keep().await;
+    assert_eq!(disk.majors_of_uvm("a"), [511, 511]);
+
+    let library = "usr/lib/x86_64-linux-gnu/libnvidia-new.so.580.105.08";
+    let mounts_library = || fs::read_to_string(disk.spec_path("a")).unwrap().contains(library);
+    assert!(!mounts_library());
+    disk.host.driver.write(library, &shared_object("libnvidia-new.so.1"));
+    keeper.keep().await;
+    assert!(mounts_library());
+}
+
+#[tokio::test]
+async fn while_there_is_no_driver_specs_stay_and_then_follow_the_one_that_comes() {
+    let disk = Disk::new();
+    let preparer = disk.start().await;
+    preparer.prepare(mk_claim_a()).await.unwrap();
+    let mut keeper = Keeper::new(preparer.shared);
+    let table = disk.host.proc().join("devices");
+    fs::remove_file(&table).unwrap();
+    keeper.keep().await;
+    assert_eq!(disk.majors_of_uvm("a"), [510, 510]);
+    disk.host.load_uvm_as(509);
+    keeper.keep().await;
+    assert_eq!(disk.majors_of_uvm("a"), [509, 509]);
+}
+
+#[tokio::test]
+async fn a_look_that_finds_nothing_new_does_not_touch_the_claims() {
+    let disk = Disk::new();
+    let preparer = disk.start().await;
+    preparer.prepare(mk_claim_a()).await.unwrap();
+    let mut keeper = Keeper::new(Arc::clone(&preparer.shared));
+    keeper.keep().await;
+    // Whoever works on the claim now holds up nobody.
+    let _lock = preparer.shared.locks.claim(&mk_uid("a")).await;
+    tokio::time::timeout(Duration::from_secs(30), keeper.keep()).await.expect("it does not wait for the claim");
 }
 
 #[tokio::test]
@@ -263,6 +351,7 @@ async fn after_a_reboot_the_claim_follows_its_gpu() {
     disk.see(node);
 
     let preparer = disk.start().await;
+    Keeper::new(Arc::clone(&preparer.shared)).keep().await;
     assert_eq!(disk.minors_in_spec("a"), [1]);
     assert_eq!(disk.record("a")["bootId"], BOOT, "nothing but the spec is applied before the kubelet asks");
     assert_eq!(preparer.prepare(mk_claim_a()).await.unwrap(), first);
@@ -364,26 +453,13 @@ async fn work_on_one_gpu_does_not_wait_for_work_on_another() {
     let preparer = disk.start().await;
     // Somebody works on gpu-0 until the end of this test.
     let gate = preparer.shared.locks.gpus(&[mk_uuid(0)].into()).await;
-    let mut waiting = Box::pin(preparer.prepare(mk_claim_a()));
-    assert!((&mut waiting).now_or_never().is_none());
+    let waiting = tokio::spawn(preparer.begin(&mk_uid("a")).prepare(mk_claim_a()));
 
     preparer.prepare(mk_claim_b()).await.unwrap();
     preparer.unprepare(&mk_uid("b")).await.unwrap();
-    assert!((&mut waiting).now_or_never().is_none());
+    assert!(!waiting.is_finished());
     drop(gate);
-    waiting.await.unwrap();
-}
-
-#[tokio::test]
-async fn a_dropped_call_does_not_stop_the_work() {
-    let disk = Disk::new();
-    let preparer = disk.start().await;
-    let gate = preparer.shared.locks.gpus(&[mk_uuid(0)].into()).await;
-    assert!(preparer.prepare(mk_claim_a()).now_or_never().is_none());
-    drop(gate);
-    preparer.settled().await;
-    assert_eq!(disk.record("a")["state"], "PrepareCompleted");
-    assert_eq!(ids(&preparer.prepare(mk_claim_a()).await.unwrap()), ["k8s.gpu.nvidia.com/claim=a-gpu-0"]);
+    waiting.await.unwrap().unwrap();
 }
 
 #[tokio::test]
@@ -489,12 +565,11 @@ async fn a_prepare_that_is_late_leaves_nothing_behind() {
     // The call is dropped while the claim is read, or while NVML is waited for; its work goes on.
     let reading = preparer.begin(&mk_uid("a"));
     disk.inventory.send_replace(None);
-    let mut waiting = Box::pin(preparer.prepare(mk_claim_a()));
-    assert!((&mut waiting).now_or_never().is_none());
+    let waiting = tokio::spawn(preparer.begin(&mk_uid("a")).prepare(mk_claim_a()));
 
     preparer.unprepare(&mk_uid("a")).await.unwrap();
     disk.see(mk_node(2));
-    assert!(matches!(waiting.await, Err(Error::CalledOff)));
+    assert!(matches!(waiting.await.unwrap(), Err(Error::CalledOff)));
     assert!(matches!(reading.prepare(mk_claim_a()).await, Err(Error::CalledOff)));
     assert_eq!(disk.files(), Vec::<String>::new());
     // The kubelet may ask again.
@@ -519,12 +594,14 @@ async fn what_is_prepared_and_what_failed_is_counted() {
     preparer.prepare(mk_claim_a()).await.unwrap();
     preparer.prepare(mk_claim("b", &[("main", "gpu-0")])).await.unwrap_err();
     preparer.prepare(mk_claim("c", &[("main", "gpu-9")])).await.unwrap_err();
+    preparer.begin(&mk_uid("d")).give_up("api_server");
     let mut text = String::new();
     prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
     for line in [
         "prepared_claims 1",
         r#"claim_failures_total{operation="prepare",cause="in_use"} 1"#,
         r#"claim_failures_total{operation="prepare",cause="claim"} 1"#,
+        r#"claim_failures_total{operation="prepare",cause="api_server"} 1"#,
     ] {
         assert!(text.lines().any(|found| found == line), "{line} is not in:\n{text}");
     }

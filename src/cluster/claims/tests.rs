@@ -109,7 +109,7 @@ fn what_is_wrong_with_a_claim_is_said_in_one_line_without_its_namespace() {
         assert!(message.contains(expected), "{text:.80}: {message}");
         assert!(message.starts_with("claim two-gpus ") && !message.contains("team-a"), "{message}");
         assert!(message.len() < 300 && message.lines().count() == 1, "{message}");
-        assert!(!error.is_transient(), "{message}");
+        assert_eq!(error.cause(), "claim", "{message}");
     }
 }
 
@@ -146,7 +146,7 @@ async fn a_server_that_changes_its_version_is_asked_again() {
 async fn a_claim_that_does_not_exist_is_an_answer_and_no_reason_to_ask_again() {
     let fake = Fake::new();
     let error = fetch(&fake).await.unwrap_err();
-    assert!(matches!(error, ClaimError::NotFound { .. }) && !error.is_transient(), "{error}");
+    assert!(matches!(error, ClaimError::NotFound { .. }) && error.cause() == "claim", "{error}");
     assert_eq!(fake.look(|state| state.log.len()), 2);
 }
 
@@ -202,7 +202,7 @@ async fn an_outage_ends_within_the_budget_and_says_that_it_may_pass() {
         let start = Instant::now();
         let error = fetch(&fake).await.unwrap_err();
         assert!(start.elapsed() <= BUDGET);
-        assert!(error.is_transient(), "{error}");
+        assert_eq!(error.cause(), "api_server", "{error}");
         assert!(error.to_string().ends_with("; the kubelet will try again"), "{error}");
     }
 }
@@ -223,7 +223,7 @@ async fn what_stays_wrong_is_not_asked_again() {
         fake.on_request(move |_, line| line.ends_with(PATH).then_some(Fault::Answer { code, headers: &[], body }));
         let error = fetch(&fake).await.unwrap_err();
         assert!(error.to_string().contains(expected) && !error.to_string().contains("team-a"), "{error}");
-        assert!(!error.is_transient());
+        assert!(!error.to_string().contains("will try again"), "{error}");
         assert_eq!(fake.look(|state| state.count("GET")), 2, "{error}");
     }
 }
