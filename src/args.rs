@@ -8,6 +8,8 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::Parser;
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::LevelFilter;
 
 /// Where `--help` ends: the one thing a newcomer asks next.
 const AFTER_HELP: &str = "\
@@ -22,7 +24,7 @@ On a node, only --node-name is required; the defaults fit a standard kubelet and
 #[command(name = "gpu-dra-plugin", version, after_help = AFTER_HELP, max_term_width = 110)]
 pub struct Args {
     /// Name of this node's Node object
-    #[arg(long, env = "NODE_NAME", value_name = "NAME", value_parser = non_empty, help_heading = "Kubernetes")]
+    #[arg(long, env = "NODE_NAME", value_name = "NAME", value_parser = node_name, help_heading = "Kubernetes")]
     pub node_name: String,
 
     /// Kubeconfig file; without it the pod's service account is used
@@ -71,9 +73,10 @@ pub struct Args {
     )]
     pub kubelet_plugins_directory_path: Option<PathBuf>,
 
-    /// UID of this pod. Gives the sockets names of their own, so that the old and the new pod of a rolling update can
-    /// serve side by side. Needs kubelet 1.33 or newer
-    #[arg(long, env = "POD_UID", value_name = "UID", value_parser = non_empty, help_heading = "Kubelet")]
+    /// UID of this pod. Gives the sockets names of their own, so that two pods can serve side by side
+    // Hidden, because only the sockets can do that yet: each process remembers for itself which claim holds which GPU,
+    // and two that serve at once could give one GPU to two claims.
+    #[arg(long, env = "POD_UID", value_name = "UID", value_parser = pod_uid, hide = true, help_heading = "Kubelet")]
     pub pod_uid: Option<String>,
 
     /// Where container runtimes look for CDI specs
@@ -208,33 +211,51 @@ fn path(text: &str) -> Result<PathBuf, String> {
     }
 }
 
-fn non_empty(text: &str) -> Result<String, String> {
-    if text.is_empty() { Err("the value is empty".to_owned()) } else { Ok(text.to_owned()) }
-}
-
-/// A level or a filter. A single word that is no level would be taken for the name of a module, and silence all others.
-fn log_level(text: &str) -> Result<String, String> {
-    let levels = ["off", "error", "warn", "info", "debug", "trace"];
-    let known =
-        |part: &str| part.contains(['=', '[', ':']) || levels.contains(&part.trim().to_ascii_lowercase().as_str());
-    if text.split(',').all(known) {
-        Ok(text.to_owned())
-    } else {
-        Err(format!("expected one of {}, or a filter such as info,gpu_dra_plugin::nvml=debug", levels.join(", ")))
-    }
+/// The name of a Node object is a DNS subdomain.
+fn node_name(text: &str) -> Result<String, String> {
+    subdomain(text, 253, "worker-1.example.com")
 }
 
 /// A driver name is a DNS subdomain of at most 63 characters (`spec.driver` of a ResourceSlice).
 fn driver_name(text: &str) -> Result<String, String> {
+    subdomain(text, 63, "gpu.nvidia.com")
+}
+
+fn subdomain(text: &str, longest: usize, example: &str) -> Result<String, String> {
     let label = |label: &str| {
         let plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
         !label.is_empty() && label.bytes().all(plain) && !label.starts_with('-') && !label.ends_with('-')
     };
-    if text.len() <= 63 && text.split('.').all(label) {
-        Ok(text.to_owned())
+    let text = non_empty(text)?;
+    if text.len() <= longest && text.split('.').all(label) {
+        Ok(text)
     } else {
-        Err("expected lower-case DNS labels joined by dots, at most 63 characters, such as gpu.nvidia.com".to_owned())
+        Err(format!("expected lower-case DNS labels joined by dots, at most {longest} characters, such as {example}"))
     }
+}
+
+/// A UID becomes part of file names.
+fn pod_uid(text: &str) -> Result<String, String> {
+    let text = non_empty(text)?;
+    let plain = |b: u8| b.is_ascii_alphanumeric() || b == b'-';
+    if text.bytes().all(plain) { Ok(text) } else { Err("only letters, digits and '-' are in a UID".to_owned()) }
+}
+
+/// A level, or a filter of `target=level` parts. What is no level is a target to the filter's own parser: a misspelt level
+/// alone would silence everything else, errors too.
+fn log_level(text: &str) -> Result<String, String> {
+    let text = non_empty(text)?;
+    let expected = "expected error, warn, info, debug, trace, off or a filter such as info,gpu_dra_plugin::nvml=debug";
+    let part = |part: &str| part.contains('=') || part.contains("::") || part.trim().parse::<LevelFilter>().is_ok();
+    match EnvFilter::try_new(&text) {
+        Ok(_) if text.split(',').all(part) => Ok(text),
+        Ok(_) => Err(expected.to_owned()),
+        Err(error) => Err(format!("{expected}: {error}")),
+    }
+}
+
+fn non_empty(text: &str) -> Result<String, String> {
+    if text.is_empty() { Err("the value is empty".to_owned()) } else { Ok(text.to_owned()) }
 }
 
 #[cfg(test)]
@@ -259,12 +280,24 @@ mod tests {
             ("--cdi-root", "cdi", "must be absolute"),
             ("--driver-name", "GPU", "lower-case DNS labels"),
             ("--driver-name", "a..b", "lower-case DNS labels"),
+            ("--driver-name", &"a".repeat(64), "at most 63 characters"),
             ("--http-endpoint", "8080", "host:port"),
-            ("--log-level", "verbose", "expected one of off, error, warn"),
-            ("--log-level", "", "expected one of off, error, warn"),
+            ("--pod-uid", "../x", "letters, digits"),
+            ("--log-level", "loud", "expected error, warn"),
         ] {
             let error = parse(&["--node-name", "a", flag, value]).unwrap_err().to_string();
             assert!(error.contains(sentence), "{flag} {value:?}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_node_name_is_one_that_a_node_can_have() {
+        for name in ["A", "a/b", "../a", "a..b", "-a", "a_b", &"a".repeat(254)] {
+            let error = parse(&[&format!("--node-name={name}")]).unwrap_err().to_string();
+            assert!(error.contains("lower-case DNS labels"), "{name:?}: {error}");
+        }
+        for name in ["a", "ip-10-0-0-1.ec2.internal", "0"] {
+            assert_eq!(parse(&["--node-name", name]).unwrap().node_name, name);
         }
     }
 

@@ -13,7 +13,8 @@ pub mod nvlink;
 
 use std::error::Error;
 use std::fmt;
-use std::iter;
+
+use crate::causes::with_causes;
 
 pub use name::DeviceName;
 
@@ -66,6 +67,8 @@ pub struct Gpu {
     pub fabric: Option<Fabric>,
     /// What the kernel says of its place in the machine.
     pub place: Place,
+    /// `/dev/nvidia<minor>` is there. Without it no container can use the GPU.
+    pub has_node: bool,
 }
 
 /// The UUID of a GPU as NVML prints it: `GPU-` and a UUID in lower case.
@@ -122,7 +125,7 @@ pub enum Peer {
     Gpu(PciAddress),
     /// An NVSwitch. All switches of a machine form one fabric, and those of a tray are not on its PCI bus at all.
     Switch,
-    /// Something else, or not known.
+    /// Something else, not known, or a switch that does not let the GPU in.
     Other,
 }
 
@@ -170,8 +173,7 @@ pub struct ParseError {
 impl LeftOut {
     /// With an error and its causes as the reason.
     pub fn new(what: impl Into<String>, error: &(dyn Error + 'static)) -> Self {
-        let causes = iter::successors(Some(error), |error| (*error).source());
-        Self { what: what.into(), why: causes.map(ToString::to_string).collect::<Vec<_>>().join(": ") }
+        Self { what: what.into(), why: with_causes(error) }
     }
 }
 

@@ -18,4 +18,16 @@ pub struct Roots {
     pub proc: PathBuf,
     /// `/dev`
     pub dev: PathBuf,
+    /// Whether regular files in `dev` count as device nodes; see [`Devices`](node::Devices::placeholders).
+    pub placeholders: bool,
+}
+
+// === impl Roots ===
+
+impl Roots {
+    /// The device nodes. The container runtime sees them at the same path as this process.
+    pub fn devices(&self) -> node::Devices {
+        let Self { sys: _, proc, dev, placeholders } = self.clone();
+        node::Devices { local: dev.clone(), host: dev, proc, placeholders }
+    }
 }

@@ -1,12 +1,15 @@
 //! `/metrics`, `/healthz` and `/readyz` for those who watch the plugin.
 //!
-//! `/healthz` answers as long as the process can answer at all: restarting it cures nothing that it cannot cure itself.
+//! `/healthz` answers as long as the process can answer at all, also while NVML does not. Most of what goes wrong there
+//! comes right by itself. A call that hangs for ever takes a new process to get rid of, but the driver that hung would
+//! hang that one as well, and a process that is restarted again and again serves not even what needs no NVML: unprepare.
 //! `/readyz` says whether the node can use its GPUs, and if not, which part is not there yet and why:
 //!
 //! ```text
 //! HTTP/1.1 503 Service Unavailable
 //!
 //! ok   nvml: 8 GPUs, driver 580.105.08
+//! ok   containers: driver files and device nodes are there
 //! wait kubelet: not registered yet
 //! ok   slices: generation 1 accepted
 //! ```

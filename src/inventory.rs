@@ -2,12 +2,13 @@
 //!
 //! ```text
 //!  nvml::gpu::scan ──▶ facts ─┐
-//!  host::pci::place ─▶ place ─┼─▶ Node ──watch──▶ slices, claims
+//!  host: pci, node ──▶ place ─┼─▶ Node ──watch──▶ slices, claims
 //!  names.json ───────▶ name ──┘
 //! ```
 //!
 //! The machine is looked at again and again, because links die, fabrics finish training and drivers are upgraded under
-//! a running plugin. What cannot be read at the moment changes nothing: "not known" is not "none".
+//! a running plugin. What cannot be read at the moment changes nothing: "not known" is not "none", so a fact that fails
+//! stays what the last look found.
 
 pub mod names;
 
@@ -15,12 +16,15 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
 use tokio::sync::watch;
 
-use crate::device::{DeviceName, Gpu, LeftOut, Node, Place, attribute};
+use crate::device::{DeviceName, Gpu, GpuUuid, LeftOut, Node, Place};
 use crate::host::{Roots, pci};
 use crate::nvml::gpu::{self, Facts, Scan};
 use crate::nvml::{self, Session};
+use crate::slice;
 
 pub use names::NameMap;
 
@@ -54,6 +58,8 @@ pub struct Inventory {
     session: Session,
     roots: Roots,
     names: NameMap,
+    /// What the last look read, for facts that the next one cannot.
+    last: Arc<Scan>,
     reported: Reported,
     current: watch::Sender<Option<Arc<Node>>>,
     looked: watch::Sender<Option<SystemTime>>,
@@ -69,39 +75,51 @@ pub struct Discovery {
     pub left_out: Vec<LeftOut>,
 }
 
-/// What has been logged as left out and still is.
+/// What has been logged as left out and still is, and how much that is.
 #[derive(Debug, Default)]
-struct Reported(BTreeSet<LeftOut>);
+struct Reported {
+    left_out: BTreeSet<LeftOut>,
+    count: Gauge,
+}
 
-/// Reads the whole machine once, and names GPUs that are new.
+/// Reads the whole machine once, and names GPUs that are new. Facts that fail to be read stay what they are in `last`,
+/// which then holds what this look found: an empty one is for the first look.
 ///
 /// # Errors
 /// When NVML has no answer: then nothing is known, and what was known before still holds.
-pub async fn discover(session: &Session, roots: &Roots, names: &mut NameMap) -> Result<Discovery, nvml::Error> {
-    let sys = roots.sys.clone();
+pub async fn discover(
+    session: &Session,
+    roots: &Roots,
+    names: &mut NameMap,
+    last: &mut Arc<Scan>,
+) -> Result<Discovery, nvml::Error> {
+    let (sys, devices, known) = (roots.sys.clone(), roots.devices(), Arc::clone(last));
     // sysfs can block too, so it is read on the same thread.
     let look = move |nvml: &nvml::Nvml| {
-        let scan = gpu::scan(nvml)?;
+        let scan = gpu::scan(nvml, &known)?;
         let place = |gpu: &Facts| pci::place(&sys, gpu.pci, gpu.uuid.as_str());
-        let places: Vec<_> = scan.gpus.iter().map(place).collect();
+        let node = |gpu: &Facts| devices.node(&format!("nvidia{}", gpu.minor)).err();
+        let places: Vec<_> = scan.gpus.iter().map(|gpu| (place(gpu), node(gpu))).collect();
         Ok((scan, places))
     };
     let (scan, places) = session.call("read the GPUs", LOOK_WITHIN, look).await?;
+    *last = Arc::new(scan.clone());
     let Scan { driver, gpus, mut left_out } = scan;
 
     let given = names.assign(&gpus.iter().map(|gpu| (gpu.uuid.clone(), gpu.minor)).collect::<Vec<_>>());
-    // Writes only when there is a new GPU.
-    if let Err(error) = names.save() {
+    // Writes only when there is a new GPU, or could not write the last time.
+    if let Err(error) = names.save().await {
         left_out.push(LeftOut::new("storing the names of the GPUs", &error));
     }
 
     let mut node = Node { driver, gpus: Vec::new() };
-    for (facts, (place, unknown)) in gpus.into_iter().zip(places) {
+    for (facts, ((place, unknown), no_node)) in gpus.into_iter().zip(places) {
         let why = match given.get(&facts.uuid) {
             Some(_) if node.gpus.iter().any(|gpu| gpu.uuid == facts.uuid) => "another GPU has the same UUID",
             Some(name) => {
                 left_out.extend(unknown);
-                node.gpus.push(with_place(facts, name.clone(), place));
+                left_out.extend(no_node.as_ref().map(|error| LeftOut::new(format!("{name} ({})", facts.uuid), error)));
+                node.gpus.push(with_place(facts, name.clone(), place, no_node.is_none()));
                 continue;
             }
             None => "there is no free name for it",
@@ -110,17 +128,11 @@ pub async fn discover(session: &Session, roots: &Roots, names: &mut NameMap) -> 
     }
     node.gpus.sort_by(|a, b| a.name.cmp(&b.name));
 
-    for (gpu, attributes) in node.gpus.iter().zip(attribute::of_node(&node)) {
-        left_out.extend(attributes.left_out);
-        if gpu.mig.enabled {
-            let why = "it is in MIG mode, and cannot be used as a whole";
-            left_out.push(LeftOut { what: format!("{} ({})", gpu.name, gpu.uuid), why: why.to_owned() });
-        }
-    }
+    left_out.extend(slice::left_out(&node));
     Ok(Discovery { node, left_out })
 }
 
-fn with_place(facts: Facts, name: DeviceName, place: Place) -> Gpu {
+fn with_place(facts: Facts, name: DeviceName, place: Place, has_node: bool) -> Gpu {
     let Facts {
         uuid,
         minor,
@@ -147,9 +159,10 @@ fn with_place(facts: Facts, name: DeviceName, place: Place) -> Gpu {
         memory_bytes,
         addressing_mode,
         mig,
-        links,
-        fabric,
+        links: links.into_values().collect(),
+        fabric: fabric.cluster,
         place,
+        has_node,
     }
 }
 
@@ -159,12 +172,27 @@ impl Inventory {
     /// An inventory that has not looked yet.
     pub fn new(session: Session, roots: Roots, names: NameMap) -> Self {
         let (current, looked, failure) = (watch::Sender::new(None), watch::Sender::new(None), watch::Sender::new(None));
-        Self { session, roots, names, reported: Reported::default(), current, looked, failure }
+        let (last, reported) = (Arc::default(), Reported::default());
+        Self { session, roots, names, last, reported, current, looked, failure }
+    }
+
+    /// Takes names that claims know GPUs by, see [`NameMap::remember`].
+    pub fn remember(&mut self, known: impl IntoIterator<Item = (DeviceName, GpuUuid)>) {
+        self.names.remember(known);
     }
 
     /// What it finds, for others to watch.
     pub fn views(&self) -> Views {
         Views { current: self.current.subscribe(), looked: self.looked.subscribe(), failure: self.failure.subscribe() }
+    }
+
+    /// Creates its metrics in a registry.
+    pub fn register(&self, registry: &mut Registry) {
+        registry.register(
+            "left_out",
+            "Facts, attributes and devices of this node that are not published, or not in full; the log names each",
+            self.reported.count.clone(),
+        );
     }
 
     /// Looks for ever. Drop the future to stop.
@@ -177,7 +205,7 @@ impl Inventory {
 
     /// Looks once, logs what is new and passes it on. `false` where nothing was learnt.
     pub async fn look(&mut self) -> bool {
-        let discovery = match discover(&self.session, &self.roots, &mut self.names).await {
+        let discovery = match discover(&self.session, &self.roots, &mut self.names, &mut self.last).await {
             Ok(discovery) => discovery,
             Err(error) => {
                 self.fail(&error);
@@ -230,10 +258,12 @@ impl Reported {
     }
 
     fn update(&mut self, left_out: Vec<LeftOut>) -> (Vec<LeftOut>, Vec<LeftOut>) {
-        let before = std::mem::replace(&mut self.0, left_out.into_iter().collect());
-        let still = |what: &str| self.0.iter().any(|note| note.what == what);
-        let over = before.difference(&self.0).filter(|note| !still(&note.what)).cloned().collect();
-        (self.0.difference(&before).cloned().collect(), over)
+        let before = std::mem::replace(&mut self.left_out, left_out.into_iter().collect());
+        let now = &self.left_out;
+        self.count.set(i64::try_from(now.len()).unwrap_or(i64::MAX));
+        let still = |what: &str| now.iter().any(|note| note.what == what);
+        let over = before.difference(now).filter(|note| !still(&note.what)).cloned().collect();
+        (now.difference(&before).cloned().collect(), over)
     }
 }
 
@@ -251,9 +281,11 @@ mod tests {
         let brand = note("the brand of GPU-a", "NOT_SUPPORTED");
         assert_eq!(reported.update(vec![brand.clone(), brand.clone()]), (vec![brand.clone()], vec![]));
         assert_eq!(reported.update(vec![brand.clone()]), (vec![], vec![]));
+        assert_eq!(reported.count.get(), 1);
         let other_reason = note("the brand of GPU-a", "UNKNOWN");
         assert_eq!(reported.update(vec![other_reason.clone()]), (vec![other_reason.clone()], vec![]));
         assert_eq!(reported.update(vec![]), (vec![], vec![other_reason]));
+        assert_eq!(reported.count.get(), 0);
         assert_eq!(reported.update(vec![brand.clone()]), (vec![brand], vec![]));
     }
 
@@ -261,7 +293,8 @@ mod tests {
     async fn a_machine_without_nvml_is_not_known_rather_than_empty() {
         let directory = tempfile::tempdir().unwrap();
         let root = directory.path().to_owned();
-        let roots = Roots { sys: root.join("sys"), proc: root.join("proc"), dev: root.join("dev") };
+        let [sys, proc, dev] = ["sys", "proc", "dev"].map(|name| root.join(name));
+        let roots = Roots { sys, proc, dev, placeholders: true };
         let session = Session::new(move || Some(root.join("libnvidia-ml.so.1")));
         let mut inventory = Inventory::new(session, roots, NameMap::load(directory.path()).unwrap());
         let views = inventory.views();

@@ -59,8 +59,7 @@ pub struct Settings {
     pub registry_dir: PathBuf,
     /// The directory that belongs to this driver alone. Absolute; kubelets after 1.37 want it under their root.
     pub plugin_dir: PathBuf,
-    /// The plugin's pod, if two instances of the plugin may run at once during a rolling update: their sockets are then
-    /// named apart.
+    /// The plugin's pod, if the sockets of two instances are to be named apart.
     pub pod_uid: Option<String>,
 }
 

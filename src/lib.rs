@@ -18,13 +18,14 @@
 //!     slice       devices → ResourceSlices (pure)
 //!  1  device      GPUs, their NVLink topology, names and attributes (pure)
 //!     host        EDGE file system: sysfs, procfs, devfs, driver root, atomic files
-//!     args, metrics, http
+//!     args, metrics, http, causes
 //! ```
 //!
 //! A claim goes kubelet → prepare → claim → cdi and host, and back. A device goes nvml and host → inventory → device →
 //! slice → cluster.
 
 pub mod args;
+pub mod causes;
 pub mod cdi;
 pub mod claim;
 pub mod cluster;

@@ -9,6 +9,7 @@
 //! Registration waits for neither NVML nor the API server: the kubelet gives a plugin one second, and unprepare must
 //! work when both are down. What is not there yet is named by `/readyz`, and in the log once per change.
 
+mod containers;
 mod driver;
 mod readiness;
 
@@ -86,29 +87,30 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     kubelet.move_in().await?;
 
     let library = NvmlLibrary::new(nvml_library, drivers.clone());
-    let roots = Roots { sys: sys_root.clone(), proc: proc_root.clone(), dev: dev_root.clone() };
-    let inventory = Inventory::new(Session::new(move || library.locate()), roots, NameMap::load(&kubelet.plugin_dir)?);
+    let roots = Roots { sys: sys_root, proc: proc_root, dev: dev_root, placeholders: placeholder_devices };
+    let names = NameMap::load(&kubelet.plugin_dir)?;
+    let mut inventory = Inventory::new(Session::new(move || library.locate()), roots.clone(), names);
+    inventory.register(&mut registry);
     let views = inventory.views();
 
     let (pool, wanted) = watch::channel(None);
     let (publisher, acceptance) =
         cluster::Publisher::new(cluster.clone(), wanted, cluster::Metrics::register(&mut registry));
 
-    let devices = node::Devices {
-        local: dev_root.clone(),
-        host: dev_root,
-        proc: proc_root.clone(),
-        placeholders: placeholder_devices,
-    };
+    let sources = cdi::Sources { devices: roots.devices(), driver_roots: drivers, sys: roots.sys };
     let settings = prepare::Settings {
         claims_dir: kubelet.plugin_dir.join("claims"),
         cdi_dir: cdi_root,
         cdi_kind: cdi::Kind::claims_of(&driver_name)?,
-        sources: cdi::Sources { devices, driver_roots: drivers, sys: sys_root },
+        sources: sources.clone(),
         pool: node_name.clone(),
-        boot_id: node::boot_id(&proc_root)?,
+        boot_id: node::boot_id(&roots.proc).with_context(|| {
+            format!("cannot read the id of this boot below {}: check --proc-root", roots.proc.display())
+        })?,
     };
     let preparer = Preparer::open(settings, views.current.clone(), prepare::Metrics::register(&mut registry)).await?;
+    // Before the first look gives names.
+    inventory.remember(preparer.names());
 
     let kubelet_metrics = kubelet::Metrics::register(&mut registry);
     let (health, snapshots) = watch::channel(Arc::default());
@@ -121,9 +123,11 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     running.spawn(lay_out(views.current.clone(), node_name.clone(), pool));
     running.spawn(report_health(views.clone(), node_name, health));
     running.spawn(publisher.run());
+    let (verdict, containers) = watch::channel(Err("not looked at yet".to_owned()));
+    running.spawn(containers::look(sources, views.clone(), verdict));
 
     let registrar = kubelet::serve_registrar(&kubelet, &dra, &kubelet_metrics).await?;
-    let readiness = Readiness { views, registration: registrar.status(), published: acceptance };
+    let readiness = Readiness { views, containers, registration: registrar.status(), published: acceptance };
     running.spawn(readiness.clone().log());
     if let Some(server) = server {
         let conditions = Arc::new(move || readiness.conditions());
@@ -136,6 +140,8 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     };
     info!("stopping");
     registrar.close().await;
+    // Claims that wait for NVML's first answer need not wait any longer.
+    drop(running);
     dra.close(GRACE).await;
     info!("stopped");
     match ended {

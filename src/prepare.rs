@@ -45,10 +45,11 @@ use self::metrics::Failure;
 pub use self::metrics::Metrics;
 use self::record::{Record, SCHEMA, State};
 pub use self::store::StoreError;
+use crate::causes::with_causes;
 use crate::cdi::{self, Incomplete, WriteError};
 use crate::claim::plan::{PlanError, plan, wanted};
 use crate::claim::{Claim, ClaimUid};
-use crate::device::{GpuUuid, Node};
+use crate::device::{DeviceName, GpuUuid, Node};
 use crate::inventory::Current;
 
 /// How long a claim waits for NVML's first answer. The kubelet gives up after 45 s and comes back a minute later, so
@@ -140,13 +141,13 @@ pub enum Error {
         uuid: GpuUuid,
     },
     /// The container would lack something.
-    #[error("{}", chain(.0))]
+    #[error("{}", with_causes(.0))]
     Incomplete(Incomplete),
     /// The CDI spec could not be written or removed.
-    #[error("{}", chain(.0))]
+    #[error("{}", with_causes(.0))]
     Spec(WriteError),
     /// The record could not be read or written.
-    #[error("{}", chain(.0))]
+    #[error("{}", with_causes(.0))]
     Record(StoreError),
     /// A defect: the work ended without a result. The next call takes up what it left.
     #[error("the work on this claim ended unexpectedly; see the log of the driver on this node")]
@@ -157,10 +158,10 @@ pub enum Error {
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// Records cannot be kept.
-    #[error("cannot keep claim records")]
+    #[error("cannot keep claim records: check --kubelet-root and --kubelet-plugins-directory-path")]
     Records(#[source] StoreError),
     /// CDI specs cannot be kept.
-    #[error("cannot keep CDI specs")]
+    #[error("cannot keep CDI specs: check --cdi-root")]
     Specs(#[source] WriteError),
     /// A defect.
     #[error("reading the claim records ended unexpectedly")]
@@ -200,6 +201,11 @@ impl Preparer {
         shared.count_prepared();
         tokio::spawn(keep_specs(Arc::downgrade(&shared), seen));
         Ok(Self { shared })
+    }
+
+    /// Which GPUs the prepared claims were given, and by which names.
+    pub fn names(&self) -> Vec<(DeviceName, GpuUuid)> {
+        self.shared.machine.names()
     }
 
     /// Takes note that the kubelet asks for this claim, which is still to be read.
@@ -435,10 +441,4 @@ fn check_repeat(record: &Record, claim: &Claim) -> Result<(), Error> {
         prepared: names(prepared.map(|wanted| wanted.device.as_str()).collect()),
         allocated: names(wanted.iter().map(|wanted| wanted.device.as_str()).collect()),
     })
-}
-
-/// The message of an error and of all its causes.
-fn chain(error: &dyn std::error::Error) -> String {
-    let causes = std::iter::successors(Some(error), |error| error.source());
-    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }

@@ -3,12 +3,13 @@
 //! Pure. [`cluster`](crate::cluster) turns a [`Pool`] into objects of whichever API version the server speaks. The same
 //! node gives the same pool, to the byte, so that an unchanged node writes nothing.
 
+mod limits;
 pub mod quantity;
 
 use std::collections::BTreeMap;
 
 use crate::device::attribute::{self, Value};
-use crate::device::{DeviceName, Gpu, Node};
+use crate::device::{DeviceName, Gpu, LeftOut, Node};
 
 /// All slices of this node.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,31 +38,41 @@ pub struct Device {
     pub capacity: BTreeMap<&'static str, String>,
 }
 
-/// The API takes 128 devices, but 64 as soon as one of them has a taint, and a slice must not have to be split at the
-/// moment its device falls ill.
-const MAX_DEVICES: usize = 64;
-
-/// Lays out a node's devices, sorted by name.
+/// Lays out a node's devices, sorted by name, within the limits of the API.
 ///
-/// A GPU in MIG mode is not offered: nobody can use it as a whole.
+/// A GPU in MIG mode is not offered: nobody can use it as a whole. Nor is one without a device node: nobody can use it at
+/// all.
 pub fn pool(name: &str, node: &Node) -> Pool {
-    let mut devices: Vec<_> = node
-        .gpus
-        .iter()
-        .zip(attribute::of_node(node))
-        .filter(|(gpu, _)| !gpu.mig.enabled)
-        .map(|(gpu, attributes)| Device {
-            name: gpu.name.clone(),
-            attributes: attributes.values,
-            capacity: capacity(gpu),
-        })
-        .collect();
-    devices.sort_by(|a, b| a.name.cmp(&b.name));
-    let mut slices: Vec<_> = devices.chunks(MAX_DEVICES).map(|devices| Slice { devices: devices.to_vec() }).collect();
+    let (devices, _) = devices(node);
+    let mut slices: Vec<_> =
+        devices.chunks(limits::DEVICES).map(|devices| Slice { devices: devices.to_vec() }).collect();
     if slices.is_empty() {
         slices.push(Slice::default());
     }
     Pool { name: name.to_owned(), slices }
+}
+
+/// What of a node is not in its pool, and why.
+pub fn left_out(node: &Node) -> Vec<LeftOut> {
+    devices(node).1
+}
+
+fn devices(node: &Node) -> (Vec<Device>, Vec<LeftOut>) {
+    let mut left_out = Vec::new();
+    let mut devices = Vec::new();
+    for (gpu, attributes) in node.gpus.iter().zip(attribute::of_node(node)) {
+        if gpu.mig.enabled {
+            let why = "it is in MIG mode, and cannot be used as a whole".to_owned();
+            left_out.push(LeftOut { what: format!("{} ({})", gpu.name, gpu.uuid), why });
+        } else if gpu.has_node {
+            left_out.extend(attributes.left_out);
+            devices.push(Device { name: gpu.name.clone(), attributes: attributes.values, capacity: capacity(gpu) });
+        }
+    }
+    devices.sort_by(|a, b| a.name.cmp(&b.name));
+    let (devices, refused) = limits::enforce(devices);
+    left_out.extend(refused);
+    (devices, left_out)
 }
 
 /// `memory` as NVIDIA's driver publishes it: the whole frame buffer. Absent where CPU and GPU share one memory.
@@ -93,6 +104,7 @@ mod tests {
             links: vec![Link { version: Some(3), peer: Peer::Switch }; 12],
             fabric: None,
             place: Place { pcie_root: Some("pci0000:00".to_owned()), numa_node: Some(1), iommu_group: Some(3) },
+            has_node: true,
         }
     }
 
@@ -130,6 +142,13 @@ mod tests {
         let mut node = node([0, 1]);
         node.gpus[0].mig.enabled = true;
         assert_eq!(names(&pool("node-a", &node).slices[0]), ["gpu-1"]);
+    }
+
+    #[test]
+    fn a_gpu_without_a_device_node_is_not_offered() {
+        let mut node = node([0, 1]);
+        node.gpus[1].has_node = false;
+        assert_eq!(names(&pool("node-a", &node).slices[0]), ["gpu-0"]);
     }
 
     #[test]

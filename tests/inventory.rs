@@ -4,6 +4,7 @@
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use fake_node::host::{Host, HostBuilder};
@@ -55,7 +56,7 @@ impl Machine {
 
     fn roots(&self) -> Roots {
         let [sys, proc, dev] = [self.host.sys(), self.host.proc(), self.host.dev()].map(PathBuf::from);
-        Roots { sys, proc, dev }
+        Roots { sys, proc, dev, placeholders: true }
     }
 
     fn names(&self) -> NameMap {
@@ -70,8 +71,9 @@ impl Machine {
         self.update(|state| state.faults = faults);
     }
 
+    /// A first look.
     async fn try_discover(&self) -> Result<Discovery, nvml::Error> {
-        discover(&self.session, &self.roots(), &mut self.names()).await
+        discover(&self.session, &self.roots(), &mut self.names(), &mut Arc::default()).await
     }
 
     async fn discover(&self) -> Discovery {
@@ -221,7 +223,7 @@ async fn one_failing_query_costs_its_fact_and_says_so() {
 #[tokio::test]
 async fn a_failing_query_of_a_feature_is_told_and_a_missing_feature_is_not() {
     let machine = Machine::builtin("dgx-h100");
-    for call in ["AddressingMode", "MigMode", "GpuFabricInfo", "NvLinkState", "NvLinkRemoteDeviceType"] {
+    for call in ["AddressingMode", "GpuFabricInfo", "NvLinkState", "NvLinkRemoteDeviceType"] {
         for code in CODES {
             let call = format!("nvmlDeviceGet{call}");
             machine.fail(vec![fault(&call, Some(3), code), fault(&format!("{call}V"), Some(3), code)]);
@@ -318,7 +320,8 @@ async fn functions_that_an_older_driver_lacks_are_done_without() {
 #[tokio::test]
 async fn a_library_without_shutdown_is_refused_rather_than_panicked_on() {
     let machine = Machine::without_symbols("one-gpu", &["nvmlShutdown"]);
-    assert_eq!(machine.try_discover().await.unwrap_err(), nvml::Error::Symbol { call: "nvmlShutdown" });
+    let error = machine.try_discover().await.unwrap_err();
+    assert!(matches!(&error, nvml::Error::Library { reason, .. } if reason == "it has no nvmlShutdown"), "{error}");
 }
 
 #[tokio::test]
@@ -406,6 +409,74 @@ async fn what_changes_is_published_once_and_a_failed_look_changes_nothing() {
 }
 
 #[tokio::test]
+async fn a_query_that_fails_now_and_then_changes_nothing() {
+    for name in ["dgx-h100", "a100-pcie-bridged-4gpu", "gb200-tray"] {
+        let machine = Machine::builtin(name);
+        let (mut inventory, Views { mut current, .. }) = machine.inventory();
+        assert!(inventory.look().await);
+        current.mark_unchanged();
+        let calls = [
+            "SystemGetDriverVersion",
+            "SystemGetCudaDriverVersion",
+            "DeviceGetName",
+            "DeviceGetBrand",
+            "DeviceGetArchitecture",
+            "DeviceGetCudaComputeCapability",
+            "DeviceGetMemoryInfo",
+            "DeviceGetAddressingMode",
+            "DeviceGetMigMode",
+            "DeviceGetGpuFabricInfo",
+            "DeviceGetGpuFabricInfoV",
+            "DeviceGetNvLinkState",
+            "DeviceGetNvLinkVersion",
+            "DeviceGetNvLinkRemoteDeviceType",
+            "DeviceGetNvLinkRemotePciInfo",
+        ];
+        for code in [15, 25, 999] {
+            let failing: Vec<_> = calls.iter().map(|call| fault(&format!("nvml{call}"), None, code)).collect();
+            machine.fail(failing);
+            // The second failing look knows no more than the first left to it.
+            for _ in 0..2 {
+                assert!(inventory.look().await);
+                assert!(!current.has_changed().unwrap(), "{name}: {code} changes {:?}", current.borrow());
+            }
+            machine.fail(vec![]);
+            assert!(inventory.look().await);
+            assert!(!current.has_changed().unwrap(), "{name}: the end of {code} is a change");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_link_that_cannot_be_read_stays_what_it_was_and_one_that_goes_down_does_not() {
+    let machine = Machine::builtin("a100-pcie-bridged-4gpu");
+    let (mut inventory, Views { current, .. }) = machine.inventory();
+    let links = || current.borrow().as_ref().unwrap().gpus.iter().map(|gpu| gpu.links.len()).collect::<Vec<_>>();
+    machine.update(|state| state.gpus.entry(0).or_default().links = [(2, LinkState::Down)].into());
+    assert!(inventory.look().await);
+    assert_eq!(links(), [11, 12, 12, 12]);
+
+    // Links 1 and 2 of the first GPU fail, of which one is down; link 3 goes down meanwhile.
+    let state = fault("nvmlDeviceGetNvLinkState", Some(0), 999);
+    machine.fail(vec![Fault { after: 1, times: Some(2), ..state }]);
+    let down = [(2, LinkState::Down), (3, LinkState::Down)];
+    machine.update(|state| state.gpus.entry(0).or_default().links = down.into());
+    assert!(inventory.look().await);
+    assert_eq!(links(), [10, 12, 12, 12]);
+}
+
+#[tokio::test]
+async fn a_fact_that_is_no_longer_supported_goes() {
+    let machine = Machine::builtin("dgx-h100");
+    let (mut inventory, Views { current, .. }) = machine.inventory();
+    assert!(inventory.look().await);
+    machine.fail(vec![fault("nvmlDeviceGetBrand", Some(3), 3), fault("nvmlDeviceGetAddressingMode", Some(3), 3)]);
+    assert!(inventory.look().await);
+    let gpu = current.borrow().as_ref().unwrap().gpus[3].clone();
+    assert_eq!((gpu.brand, gpu.addressing_mode), (None, None));
+}
+
+#[tokio::test]
 async fn a_fabric_that_finishes_training_changes_the_domain() {
     let machine = Machine::builtin("gb200-tray");
     let described = machine.host.topology().gpus[1].fabric.clone().unwrap();
@@ -426,6 +497,46 @@ async fn a_gpu_in_mig_mode_is_known_but_not_offered() {
     assert!(!devices(&discovery).iter().any(|device| device.name.as_str() == "gpu-2"));
     let [LeftOut { what, why }] = &discovery.left_out[..] else { panic!("{:?}", discovery.left_out) };
     assert!(what.starts_with("gpu-2 (GPU-") && why.contains("MIG mode"), "{what}: {why}");
+}
+
+#[tokio::test]
+async fn a_gpu_whose_mig_mode_was_never_read_is_left_out() {
+    let machine = Machine::builtin("dgx-h100");
+    machine.update(|state| state.gpus.entry(2).or_default().mig_enabled = Some(true));
+    for code in CODES {
+        machine.fail(vec![fault("nvmlDeviceGetMigMode", Some(2), code)]);
+        let discovery = machine.discover().await;
+        if code == 3 {
+            assert_eq!((discovery.node.gpus.len(), discovery.left_out), (8, vec![]), "a GPU without MIG is whole");
+            continue;
+        }
+        assert_eq!(discovery.node.gpus.len(), 7, "{code}");
+        let [LeftOut { what, why }] = &discovery.left_out[..] else { panic!("{:?}", discovery.left_out) };
+        assert!(what == "GPU 2" && why.contains("nvmlDeviceGetMigMode"), "{what}: {why}");
+    }
+    let machine = Machine::without_symbols("one-gpu", &["nvmlDeviceGetMigMode"]);
+    assert_eq!(devices(&machine.discover().await).len(), 1, "a driver that is older than MIG has none");
+}
+
+#[tokio::test]
+async fn a_gpu_stays_in_mig_mode_while_its_mode_cannot_be_read() {
+    let machine = Machine::builtin("dgx-h100");
+    let (mut inventory, Views { mut current, .. }) = machine.inventory();
+    let enabled = |on: bool| machine.update(|state| state.gpus.entry(2).or_default().mig_enabled = Some(on));
+    for on in [true, false] {
+        enabled(on);
+        machine.fail(vec![]);
+        assert!(inventory.look().await);
+        current.mark_unchanged();
+        // What is true meanwhile cannot be seen.
+        enabled(!on);
+        machine.fail(vec![fault("nvmlDeviceGetMigMode", Some(2), 999)]);
+        for _ in 0..2 {
+            assert!(inventory.look().await);
+            assert!(!current.has_changed().unwrap());
+        }
+        assert_eq!(current.borrow().as_ref().unwrap().gpus[2].mig.enabled, on);
+    }
 }
 
 #[tokio::test]

@@ -17,7 +17,8 @@ use crate::device::GpuUuid;
 use crate::host::driver_root::{self, DriverFiles, DriverRoot, Kernel, Library, Mapped, NoLibraries, NotFound};
 use crate::host::node::{self, Devices, NodeError};
 
-/// Nodes that every CUDA program opens.
+/// The driver's own nodes, which NVIDIA lists as required beside that of each GPU. Programs open the first two; the third
+/// is for tools (profilers, debuggers), and NVIDIA's driver gives it to every container too.
 const CONTROL_NODES: &[&str] = &["nvidiactl", "nvidia-uvm", "nvidia-uvm-tools"];
 
 /// The node of nvidia-modeset: a kernel module of its own, which machines without a display may lack.
@@ -72,7 +73,7 @@ pub enum Incomplete {
     /// A driver without libcuda of its version.
     #[error("the container would have no CUDA")]
     Cuda(#[source] NoLibraries),
-    /// A node that every CUDA program opens.
+    /// One of the driver's own nodes that containers must have.
     #[error("the container would have no /dev/{name}")]
     ControlNode {
         /// Which one.

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::example::{Machine, read_as_runtime};
 use super::*;
+use crate::causes::with_causes;
 use crate::device::GpuUuid;
 use crate::host::driver_root::DriverRoot;
 
@@ -42,18 +43,12 @@ fn assert_golden(name: &str, path: &Path) {
     assert!(text == expected, "{name} differs; UPDATE_GOLDEN=1 replaces it. The spec is now:\n{text}");
 }
 
-/// The message of an error and of all its causes.
-fn chain(error: &dyn std::error::Error) -> String {
-    let causes = std::iter::successors(Some(error), |error| error.source());
-    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
-}
-
 fn incomplete(machine: &Machine, targets: &[Target]) -> String {
     let sources = machine.sources();
     let kind = Kind::claims_of("gpu.nvidia.com").unwrap();
     match sources.look(None).and_then(|found| found.spec(kind, targets)) {
         Ok(spec) => panic!("this spec passed for complete: {spec:?}"),
-        Err(error) => chain(&error),
+        Err(error) => with_causes(&error),
     }
 }
 

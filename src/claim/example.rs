@@ -28,6 +28,7 @@ pub(crate) fn mk_gpu(number: u32) -> Gpu {
         links: Vec::new(),
         fabric: None,
         place: Place::default(),
+        has_node: true,
     }
 }
 

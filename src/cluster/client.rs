@@ -30,17 +30,18 @@ const AGENT: &str = concat!("gpu-dra-plugin/", env!("CARGO_PKG_VERSION"));
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
     /// The kubeconfig cannot be read, or names what it does not define.
-    #[error("cannot use kubeconfig {}", .path.display())]
+    #[error("cannot use kubeconfig {}: {what}", .path.display())]
     Kubeconfig {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
-        #[source]
-        source: Box<KubeconfigError>,
+        /// What is wrong with it. The parser's own error quotes the lines around the place, which can hold credentials.
+        what: String,
     },
     /// No kubeconfig was given, and this is not a pod with a service account.
-    #[error("cannot find the API server: this is not a pod with a service account; name a kubeconfig")]
-    NotInCluster(#[source] Box<InClusterError>),
+    #[error(
+        "cannot find the API server: this is not a pod with a service account ({0}); name a file with --kubeconfig"
+    )]
+    NotInCluster(Box<InClusterError>),
     /// The certificates or credentials found there are of no use.
     #[error("cannot use the credentials for the API server")]
     Credentials(#[source] Box<kube::Error>),
@@ -59,10 +60,11 @@ pub(super) async fn client(kubeconfig: Option<&Path>) -> Result<kube::Client, Co
     // An error means that a provider was installed before; then that one serves.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let mut config = match kubeconfig {
-        Some(path) => from_file(path)
-            .await
-            .map_err(|source| ConnectError::Kubeconfig { path: path.to_owned(), source: Box::new(source) })?,
-        None => kube::Config::incluster().map_err(|source| ConnectError::NotInCluster(Box::new(source)))?,
+        Some(path) => from_file(path).await.map_err(|error| {
+            let what = error.to_string().lines().next().unwrap_or_default().to_owned();
+            ConnectError::Kubeconfig { path: path.to_owned(), what }
+        })?,
+        None => kube::Config::incluster().map_err(|error| ConnectError::NotInCluster(Box::new(error)))?,
     };
     config.connect_timeout = Some(CONNECT);
     config.write_timeout = Some(WRITE);
@@ -79,6 +81,8 @@ async fn from_file(path: &Path) -> Result<kube::Config, KubeconfigError> {
 
 #[cfg(test)]
 mod tests {
+    use std::error::Error;
+
     use tokio::net::TcpListener;
 
     use crate::claim::{ClaimName, ClaimUid};
@@ -130,7 +134,12 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let missing = dir.path().join("kubeconfig");
         let error = Cluster::connect(&settings(&missing)).await.err().unwrap();
-        assert_eq!(error.to_string(), format!("cannot use kubeconfig {}", missing.display()));
+        assert!(error.to_string().starts_with(&format!("cannot use kubeconfig {}: ", missing.display())), "{error}");
+
+        let damaged = dir.path().join("damaged");
+        std::fs::write(&damaged, "users:\n- user: {token: secret\n").unwrap();
+        let error = Cluster::connect(&settings(&damaged)).await.err().unwrap();
+        assert!(!error.to_string().contains("secret") && error.source().is_none(), "{error}");
 
         let file = kubeconfig("http://127.0.0.1:1");
         let wrong = Settings { node: "Node A".into(), ..settings(file.path()) };

@@ -1,13 +1,17 @@
 //! What a device says of itself to CEL selectors and to constraints.
 //!
-//! [`ALL`] is the reference. Names, types and spellings of the first part are those of NVIDIA's own driver, so that
-//! what was written for it keeps working; the second part is ours.
+//! [`ALL`] is the reference; `docs/attributes.md` is made from it. Names, types and spellings of the first part are those
+//! of NVIDIA's own driver, so that what was written for it keeps working; the second part is ours.
 //!
 //! Every device carries every attribute, always with the same type: a selector that meets a device without the key it
 //! asks for does not skip the device, it aborts the pod's scheduling. A string that is not known is empty and a count is
 //! 0. Only what has no such value is omitted: versions, and those of the standard attributes whose definition says so.
 
+mod reference;
+
 use std::collections::BTreeMap;
+
+pub use reference::{ALL, Attribute, Origin, position};
 
 use super::model::model;
 use super::nvlink::{self, NvLink};
@@ -20,7 +24,7 @@ pub enum Value {
     Int(i64),
     /// True or false.
     Bool(bool),
-    /// At most 64 bytes.
+    /// The API takes 64 bytes; longer ones are cut where slices are laid out.
     String(String),
     /// A strict semantic version.
     Version(semver::Version),
@@ -39,69 +43,14 @@ pub enum Kind {
     Version,
 }
 
-/// One line of the reference.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Attribute {
-    /// Without a domain it is in the driver's.
-    pub name: &'static str,
-    /// Its type, the same on every device.
-    pub kind: Kind,
-    /// What it says, and when it is omitted.
-    pub about: &'static str,
-}
-
 /// The attributes of one device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Attributes {
     /// By name.
     pub values: BTreeMap<&'static str, Value>,
-    /// What the API would refuse, and what became of it.
+    /// What is known and has no form as an attribute.
     pub left_out: Vec<LeftOut>,
 }
-
-/// `resource.DeviceAttributeMaxValueLength`: the API refuses longer strings.
-const MAX_STRING_BYTES: usize = 64;
-
-/// Every attribute of a GPU.
-pub const ALL: [Attribute; 23] = [
-    // NVIDIA's.
-    string("type", "What the device is: `gpu` for a whole GPU, `mig` for a part of one."),
-    string("uuid", "The UUID that NVML and nvidia-smi print."),
-    string("parentUUID", "The UUID of the physical GPU: its own on a whole GPU. Equal on all parts of one GPU."),
-    string("profile", "The MIG profile, for example `1g.5gb`; empty on a whole GPU."),
-    string("productName", "As NVML reports it, for example `NVIDIA H100 80GB HBM3`; empty if unknown."),
-    string("brand", "For example `Nvidia`, `Tesla`, `GeForceRTX`; empty if unknown."),
-    string("architecture", "For example `Ampere`, `Ada Lovelace`, `Hopper`, `Blackwell`; empty if unknown."),
-    version("cudaComputeCapability", "For example `9.0.0`; omitted if unknown."),
-    version("driverVersion", "Without leading zeros: `570.86.10` of the driver 570.086.10. Omitted if unknown."),
-    version(
-        "cudaDriverVersion",
-        "The newest CUDA version that the driver serves, for example `13.0.0`. Omitted if unknown.",
-    ),
-    string("addressingMode", "How the GPU reaches system memory: `HMM`, `ATS`, `None`; empty if not reported."),
-    string(
-        "resource.kubernetes.io/pciBusID",
-        "For example `0000:1b:00.0`. Omitted if the domain has more than 16 bits.",
-    ),
-    string(
-        "resource.kubernetes.io/pcieRoot",
-        "The PCIe root, for example `pci0000:16`. Omitted where a virtual machine hides it.",
-    ),
-    int("resource.kubernetes.io/numaNode", "The NUMA node of the nearest CPUs. Omitted where firmware does not say."),
-    // Ours.
-    string("model", "The short name, for example `A100`, `H100`, `L40S`; empty if unknown."),
-    bool("migCapable", "The board can be partitioned with MIG."),
-    bool("migEnabled", "MIG mode is on."),
-    int("nvlinkVersion", "The generation of its NVLinks: 3 on A100, 4 on H100, 5 on B200; 0 without one that is up."),
-    int("nvlinkLinks", "How many of its NVLinks are up."),
-    string(
-        "nvlinkDomain",
-        "Equal on devices that can reach each other over NVLink, even on other nodes of a multi-node fabric.",
-    ),
-    string("nvlinkClique", "Equal on devices of which each is linked to each by NVLink."),
-    string("nvlinkPair", "Equal on two devices that are linked by NVLink, those with the most links first."),
-    int("iommuGroup", "The IOMMU group. Omitted while the IOMMU is off."),
-];
 
 /// The attributes of each GPU of a node, in its order.
 pub fn of_node(node: &Node) -> Vec<Attributes> {
@@ -114,40 +63,40 @@ fn of_gpu(gpu: &Gpu, driver: &Driver, nvlink: &NvLink) -> Attributes {
     let owner = gpu.uuid.as_str();
     let product_name = gpu.product_name.as_deref().unwrap_or_default();
 
-    set.string(owner, "type", "gpu");
-    set.string(owner, "uuid", owner);
-    set.string(owner, "parentUUID", owner);
-    set.string(owner, "profile", "");
-    set.string(owner, "productName", product_name);
-    set.string(owner, "brand", gpu.brand.unwrap_or_default());
-    set.string(owner, "architecture", gpu.architecture.unwrap_or_default());
+    set.string("type", "gpu");
+    set.string("uuid", owner);
+    set.string("parentUUID", owner);
+    set.string("profile", "");
+    set.string("productName", product_name);
+    set.string("brand", gpu.brand.unwrap_or_default());
+    set.string("architecture", gpu.architecture.unwrap_or_default());
     let capability = gpu.cuda_compute_capability.map(|(major, minor)| format!("{major}.{minor}"));
     set.version("cudaComputeCapability", capability.as_deref());
     set.version("driverVersion", driver.version.as_deref());
     let cuda_version = driver.cuda_version.map(|packed| format!("{}.{}", packed / 1000, packed % 1000 / 10));
     set.version("cudaDriverVersion", cuda_version.as_deref());
-    set.string(owner, "addressingMode", gpu.addressing_mode.map_or("", addressing_mode));
+    set.string("addressingMode", gpu.addressing_mode.map_or("", addressing_mode));
     if u16::try_from(gpu.pci.domain).is_ok() {
-        set.string(owner, "resource.kubernetes.io/pciBusID", &gpu.pci.to_string());
+        set.string("resource.kubernetes.io/pciBusID", &gpu.pci.to_string());
     } else {
         let why = format!("the PCI domain of {} has more than the four digits that the standard allows", gpu.pci);
         set.leave_out(&format!("pciBusID of {owner}"), why);
     }
     if let Some(root) = &gpu.place.pcie_root {
-        set.string(owner, "resource.kubernetes.io/pcieRoot", root);
+        set.string("resource.kubernetes.io/pcieRoot", root);
     }
     if let Some(node) = gpu.place.numa_node {
         set.int("resource.kubernetes.io/numaNode", node);
     }
 
-    set.string(owner, "model", model(product_name));
+    set.string("model", model(product_name));
     set.values.insert("migCapable", Value::Bool(gpu.mig.capable));
     set.values.insert("migEnabled", Value::Bool(gpu.mig.enabled));
     set.int("nvlinkVersion", nvlink.version);
     set.int("nvlinkLinks", nvlink.links);
-    set.string(owner, "nvlinkDomain", &nvlink.domain);
-    set.string(owner, "nvlinkClique", &nvlink.clique);
-    set.string(owner, "nvlinkPair", &nvlink.pair);
+    set.string("nvlinkDomain", &nvlink.domain);
+    set.string("nvlinkClique", &nvlink.clique);
+    set.string("nvlinkPair", &nvlink.pair);
     if let Some(group) = gpu.place.iommu_group {
         set.int("iommuGroup", group);
     }
@@ -180,16 +129,8 @@ fn strict(text: &str) -> Option<semver::Version> {
 // === impl Attributes ===
 
 impl Attributes {
-    fn string(&mut self, owner: &str, name: &'static str, text: &str) {
-        let mut end = text.len().min(MAX_STRING_BYTES);
-        while !text.is_char_boundary(end) {
-            end -= 1;
-        }
-        if end < text.len() {
-            let why = format!("{text:?} has more than the {MAX_STRING_BYTES} bytes that an attribute can hold");
-            self.leave_out(&format!("{name} of {owner}: its end"), why);
-        }
-        self.values.insert(name, Value::String(text[..end].to_owned()));
+    fn string(&mut self, name: &'static str, text: &str) {
+        self.values.insert(name, Value::String(text.to_owned()));
     }
 
     fn int(&mut self, name: &'static str, number: u32) {
@@ -224,26 +165,8 @@ impl Value {
     }
 }
 
-const fn string(name: &'static str, about: &'static str) -> Attribute {
-    Attribute { name, kind: Kind::String, about }
-}
-
-const fn version(name: &'static str, about: &'static str) -> Attribute {
-    Attribute { name, kind: Kind::Version, about }
-}
-
-const fn int(name: &'static str, about: &'static str) -> Attribute {
-    Attribute { name, kind: Kind::Int, about }
-}
-
-const fn bool(name: &'static str, about: &'static str) -> Attribute {
-    Attribute { name, kind: Kind::Bool, about }
-}
-
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::*;
-
     use super::*;
     use crate::device::{DeviceName, GpuUuid, Mig, PciAddress, Place};
 
@@ -263,6 +186,7 @@ mod tests {
             links: Vec::new(),
             fabric: None,
             place: Place { pcie_root: Some("pci0000:16".to_owned()), numa_node: Some(0), iommu_group: Some(40) },
+            has_node: true,
         }
     }
 
@@ -295,15 +219,6 @@ mod tests {
         assert_eq!(text(&attributes, "cudaDriverVersion"), "13.0.0");
         assert_eq!(text(&attributes, "cudaComputeCapability"), "9.0.0");
         assert_eq!(text(&attributes, "resource.kubernetes.io/pciBusID"), "0000:1b:00.0");
-    }
-
-    #[test]
-    fn names_are_what_the_api_accepts() {
-        for Attribute { name, .. } in ALL {
-            let id = name.strip_prefix("resource.kubernetes.io/").unwrap_or(name);
-            assert!(id.len() <= 32 && id.bytes().all(|byte| byte.is_ascii_alphanumeric()), "{name}");
-            assert!(!id.starts_with(|c: char| c.is_ascii_digit()), "{name}");
-        }
     }
 
     #[test]
@@ -365,41 +280,11 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_is_too_long_is_cut_between_two_characters() {
-        let mut gpu = h100();
-        gpu.product_name = Some(format!("NVIDIA H100 {}é{}", "x".repeat(51), "y".repeat(31)));
-        let attributes = attributes(gpu, driver());
-        assert_eq!(text(&attributes, "productName"), format!("NVIDIA H100 {}", "x".repeat(51)));
-        assert_eq!(text(&attributes, "model"), "H100");
-        assert!(attributes.left_out[0].what.ends_with("caf9b0: its end"));
-    }
-
-    #[test]
     fn a_bus_id_that_the_standard_cannot_express_is_omitted() {
         let mut gpu = h100();
         gpu.pci.domain = 0x1_0000;
         let attributes = attributes(gpu, driver());
         assert!(!attributes.values.contains_key("resource.kubernetes.io/pciBusID"));
         assert!(attributes.left_out[0].why.contains("10000:1b:00.0"));
-    }
-
-    proptest! {
-        #[test]
-        fn no_text_makes_an_attribute_that_the_api_refuses(name in "\\PC{0,120}", version in "[0-9.]{0,30}|\\PC{0,30}") {
-            let mut gpu = h100();
-            gpu.product_name = Some(name);
-            let attributes = attributes(gpu, Driver { version: Some(version), cuda_version: None });
-            for value in attributes.values.values() {
-                match value {
-                    Value::String(text) => prop_assert!(text.len() <= 64),
-                    Value::Version(version) => {
-                        let text = version.to_string();
-                        prop_assert!(text.len() <= 64);
-                        prop_assert_eq!(&semver::Version::parse(&text).unwrap(), version);
-                    }
-                    Value::Int(_) | Value::Bool(_) => {}
-                }
-            }
-        }
     }
 }

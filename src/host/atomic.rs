@@ -41,11 +41,12 @@ pub fn write(path: &Path, bytes: &[u8], mode: u32) -> Result<(), Error> {
     replace(path, bytes, mode).map_err(failed("write", path))
 }
 
-/// Removes a file. One that is not there is success.
+/// Removes a file. One that is not there is success, also where nothing could be removed.
 pub fn remove(path: &Path) -> Result<(), Error> {
     let unlink = || match fs::remove_file(path) {
         Ok(()) => sync_directory(parent(path)?),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        // A read-only file system refuses before it looks.
+        Err(_) if is_gone(path) => Ok(()),
         Err(error) => Err(error),
     };
     unlink().map_err(failed("remove", path))
@@ -64,6 +65,11 @@ pub fn rename(from: &Path, to: &Path) -> Result<(), Error> {
 /// Removes what interrupted writes left in a directory; answers how many files that were.
 pub fn sweep(directory: &Path) -> Result<usize, Error> {
     sweep_older_than(directory, LEFTOVER_AGE).map_err(failed("sweep", directory))
+}
+
+fn is_gone(path: &Path) -> bool {
+    let gone = |kind| matches!(kind, io::ErrorKind::NotFound | io::ErrorKind::NotADirectory);
+    fs::symlink_metadata(path).is_err_and(|error| gone(error.kind()))
 }
 
 fn replace(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
@@ -146,6 +152,8 @@ mod tests {
         remove(&path).unwrap();
         remove(&path).unwrap();
         assert!(names(directory.path()).is_empty());
+        fs::write(&path, "").unwrap();
+        remove(&path.join("below a file")).unwrap();
     }
 
     #[test]

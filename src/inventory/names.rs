@@ -2,7 +2,8 @@
 //!
 //! Allocations and users know a GPU by its name. NVML numbers GPUs anew at each boot, so a name made of the number of
 //! the day would move to another GPU when a neighbour dies. A GPU is therefore named once, after the minor it has then,
-//! and keeps that name for as long as the file lives; the name of a GPU that went away waits for its return.
+//! and keeps that name for as long as the file lives; the name of a GPU that went away waits for its return. Where the
+//! file is lost or damaged, the records of prepared claims still know the names that must not move.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -17,7 +18,8 @@ use crate::host::atomic;
 /// The file in the plugin's directory.
 const FILE: &str = "names.json";
 
-/// The number of [`File`]'s shape. A file with another one is set aside like a damaged one.
+/// The number of [`File`]'s shape. It is raised when an older plugin would do wrong with what is new: then that one
+/// refuses to start.
 const VERSION: u32 = 1;
 
 /// For root alone, like everything in the plugin's directory.
@@ -42,6 +44,18 @@ pub enum Error {
         path: PathBuf,
         /// Why.
         source: io::Error,
+    },
+    /// Names given after minors would differ from those that the file keeps, under claims that are allocated.
+    #[error(
+        "the names of the GPUs in {} were written by a newer version of this plugin (schema {version}, this one reads \
+         {VERSION}): run that version again, or drain the node and remove the file",
+        path.display()
+    )]
+    Newer {
+        /// The file.
+        path: PathBuf,
+        /// Its schema.
+        version: u64,
     },
     /// The damaged file could not be moved out of the way.
     #[error("cannot move the damaged {} out of the way", path.display())]
@@ -74,12 +88,16 @@ struct File {
 impl NameMap {
     /// Reads the map of the plugin whose directory this is; none yet is an empty one. A damaged file is set aside as
     /// `names.json.damaged`, with a warning, and names are given anew.
+    ///
+    /// # Errors
+    /// When the file cannot be read, was written by a newer version, or is damaged and cannot be set aside.
     pub fn load(directory: &Path) -> Result<Self, Error> {
         let path = directory.join(FILE);
         let names = match fs::read(&path) {
-            Ok(bytes) => match parse(&bytes) {
-                Ok(names) => names,
-                Err(reason) => {
+            Ok(bytes) => match (version(&bytes), parse(&bytes)) {
+                (Some(version), _) if version > VERSION.into() => return Err(Error::Newer { path, version }),
+                (_, Ok(names)) => names,
+                (_, Err(reason)) => {
                     set_aside(&path, &reason)?;
                     BTreeMap::new()
                 }
@@ -88,6 +106,19 @@ impl NameMap {
             Err(source) => return Err(Error::Read { path, source }),
         };
         Ok(Self { path, names, unsaved: false })
+    }
+
+    /// Takes names of GPUs that others remember, as far as this map knows neither the name nor the GPU. Names of anything
+    /// but a whole GPU are not its concern.
+    pub fn remember(&mut self, known: impl IntoIterator<Item = (DeviceName, GpuUuid)>) {
+        for (name, uuid) in known {
+            let whole = name.as_str().strip_prefix("gpu-").and_then(|number| number.parse().ok()).map(DeviceName::gpu);
+            let sound = whole.as_ref() == Some(&name) && GpuUuid::parse(uuid.as_str()).is_ok();
+            if sound && !self.names.contains_key(&name) && self.name_of(&uuid).is_none() {
+                tracing::info!(%name, gpu = %uuid, "took the name of a GPU from the record of a claim");
+                self.give(name, &uuid);
+            }
+        }
     }
 
     /// Gives each of these GPUs, by UUID and minor, its name: the one it has, else `gpu-<minor>`, else, where an absent
@@ -114,15 +145,17 @@ impl NameMap {
         named.map(|(name, uuid)| (uuid.clone(), name.clone())).collect()
     }
 
-    /// Stores names that the file does not have yet; after a failure the next call tries again.
-    pub fn save(&mut self) -> Result<(), Error> {
+    /// Stores names that the file does not have yet; after a failure the next call tries again. The disk is waited for
+    /// on a thread that may block: a full or failing one can take long.
+    pub async fn save(&mut self) -> Result<(), Error> {
         if self.unsaved {
-            let file = File { version: VERSION, names: self.names.clone() };
-            let write = || {
+            let (path, file) = (self.path.clone(), File { version: VERSION, names: self.names.clone() });
+            let write = move || {
                 let bytes = serde_json::to_vec_pretty(&file)?;
-                atomic::write(&self.path, &bytes, MODE).map_err(|error| error.source)
+                atomic::write(&path, &bytes, MODE).map_err(|error| error.source)
             };
-            write().map_err(|source| Error::Write { path: self.path.clone(), source })?;
+            let written = tokio::task::spawn_blocking(write).await.unwrap_or_else(|error| Err(io::Error::other(error)));
+            written.map_err(|source| Error::Write { path: self.path.clone(), source })?;
             self.unsaved = false;
         }
         Ok(())
@@ -136,6 +169,15 @@ impl NameMap {
         self.names.insert(name, uuid.clone());
         self.unsaved = true;
     }
+}
+
+/// The version of a file of which nothing else may be readable.
+fn version(bytes: &[u8]) -> Option<u64> {
+    #[derive(Deserialize)]
+    struct Header {
+        version: u64,
+    }
+    serde_json::from_slice::<Header>(bytes).ok().map(|header| header.version)
 }
 
 fn parse(bytes: &[u8]) -> Result<BTreeMap<DeviceName, GpuUuid>, String> {
@@ -159,7 +201,7 @@ fn set_aside(path: &Path, reason: &str) -> Result<(), Error> {
         file = %path.display(),
         set_aside = %aside.display(),
         reason,
-        "the names of the GPUs are damaged; they are given anew, after the GPUs' minors"
+        "the names of the GPUs are damaged; those that prepared claims know stay, the others are given anew, after minors"
     );
     Ok(())
 }
@@ -179,49 +221,51 @@ mod tests {
     }
 
     /// Names after a start of the plugin on this machine.
-    fn boot(directory: &Path, list: &[(char, u32)]) -> Vec<String> {
+    async fn boot(directory: &Path, list: &[(char, u32)]) -> Vec<String> {
         let mut map = NameMap::load(directory).unwrap();
         let names = map.assign(&gpus(list));
-        map.save().unwrap();
+        map.save().await.unwrap();
         list.iter().map(|(letter, _)| names[&uuid(*letter)].to_string()).collect()
     }
 
-    #[test]
-    fn a_gpu_is_named_after_its_minor_at_first_sight() {
+    #[tokio::test]
+    async fn a_gpu_is_named_after_its_minor_at_first_sight() {
         let directory = tempfile::tempdir().unwrap();
-        assert_eq!(boot(directory.path(), &[('a', 1), ('b', 0), ('c', 10)]), ["gpu-1", "gpu-0", "gpu-10"]);
+        assert_eq!(boot(directory.path(), &[('a', 1), ('b', 0), ('c', 10)]).await, ["gpu-1", "gpu-0", "gpu-10"]);
     }
 
-    #[test]
-    fn a_name_stays_on_its_gpu_when_minors_swap_or_a_neighbour_dies() {
+    #[tokio::test]
+    async fn a_name_stays_on_its_gpu_when_minors_swap_or_a_neighbour_dies() {
         let directory = tempfile::tempdir().unwrap();
-        boot(directory.path(), &[('a', 0), ('b', 1), ('c', 2)]);
-        assert_eq!(boot(directory.path(), &[('b', 0), ('a', 1), ('c', 2)]), ["gpu-1", "gpu-0", "gpu-2"]);
-        assert_eq!(boot(directory.path(), &[('b', 0), ('c', 1)]), ["gpu-1", "gpu-2"]);
-        assert_eq!(boot(directory.path(), &[('a', 0), ('b', 1), ('c', 2)]), ["gpu-0", "gpu-1", "gpu-2"]);
+        boot(directory.path(), &[('a', 0), ('b', 1), ('c', 2)]).await;
+        assert_eq!(boot(directory.path(), &[('b', 0), ('a', 1), ('c', 2)]).await, ["gpu-1", "gpu-0", "gpu-2"]);
+        assert_eq!(boot(directory.path(), &[('b', 0), ('c', 1)]).await, ["gpu-1", "gpu-2"]);
+        assert_eq!(boot(directory.path(), &[('a', 0), ('b', 1), ('c', 2)]).await, ["gpu-0", "gpu-1", "gpu-2"]);
     }
 
-    #[test]
-    fn a_new_gpu_does_not_get_the_name_of_an_absent_one() {
+    #[tokio::test]
+    async fn a_new_gpu_does_not_get_the_name_of_an_absent_one() {
         let directory = tempfile::tempdir().unwrap();
-        boot(directory.path(), &[('a', 0), ('b', 1), ('c', 2)]);
-        assert_eq!(boot(directory.path(), &[('a', 0), ('n', 1), ('c', 2)]), ["gpu-0", "gpu-3", "gpu-2"]);
-        assert_eq!(boot(directory.path(), &[('b', 0), ('n', 1)]), ["gpu-1", "gpu-3"]);
+        boot(directory.path(), &[('a', 0), ('b', 1), ('c', 2)]).await;
+        assert_eq!(boot(directory.path(), &[('a', 0), ('n', 1), ('c', 2)]).await, ["gpu-0", "gpu-3", "gpu-2"]);
+        assert_eq!(boot(directory.path(), &[('b', 0), ('n', 1)]).await, ["gpu-1", "gpu-3"]);
     }
 
-    #[test]
-    fn a_new_gpu_that_has_to_move_leaves_the_names_of_other_new_ones_alone() {
+    #[tokio::test]
+    async fn a_new_gpu_that_has_to_move_leaves_the_names_of_other_new_ones_alone() {
         let directory = tempfile::tempdir().unwrap();
-        boot(directory.path(), &[('a', 0)]);
-        assert_eq!(boot(directory.path(), &[('n', 0), ('m', 1)]), ["gpu-2", "gpu-1"]);
+        boot(directory.path(), &[('a', 0)]).await;
+        assert_eq!(boot(directory.path(), &[('n', 0), ('m', 1)]).await, ["gpu-2", "gpu-1"]);
     }
 
-    #[test]
-    fn a_damaged_file_is_set_aside_and_names_are_given_anew() {
+    #[tokio::test]
+    async fn a_damaged_file_is_set_aside_and_names_are_given_anew() {
         let damaged = [
             "",
             "{",
-            r#"{"version":2,"names":{}}"#,
+            r#"{"version":0,"names":{}}"#,
+            r#"{"names":{}}"#,
+            r#"{"version":1,"names":{},"more":{}}"#,
             r#"{"version":1,"names":{"gpu/0":"GPU-a"}}"#,
             r#"{"version":1,"names":{"gpu-0":"../../etc"}}"#,
             r#"{"version":1,"names":{"gpu-0":"GPU-a","gpu-1":"GPU-a"}}"#,
@@ -229,9 +273,74 @@ mod tests {
         for text in damaged {
             let directory = tempfile::tempdir().unwrap();
             fs::write(directory.path().join("names.json"), text).unwrap();
-            assert_eq!(boot(directory.path(), &[('a', 3)]), ["gpu-3"], "{text}");
+            assert_eq!(boot(directory.path(), &[('a', 3)]).await, ["gpu-3"], "{text}");
             assert_eq!(fs::read_to_string(directory.path().join("names.json.damaged")).unwrap(), text);
-            assert_eq!(boot(directory.path(), &[('a', 0)]), ["gpu-3"], "the new file is not read back after {text}");
+            assert_eq!(
+                boot(directory.path(), &[('a', 0)]).await,
+                ["gpu-3"],
+                "the new file is not read back after {text}"
+            );
+        }
+    }
+
+    #[tokio::test]
+    async fn a_name_that_a_claim_remembers_survives_a_damaged_file() {
+        let directory = tempfile::tempdir().unwrap();
+        fs::write(directory.path().join("names.json"), "{").unwrap();
+        let mut map = NameMap::load(directory.path()).unwrap();
+        map.remember([(DeviceName::gpu(7), uuid('a'))]);
+        map.assign(&gpus(&[('a', 0), ('b', 7)]));
+        map.save().await.unwrap();
+        assert_eq!(boot(directory.path(), &[('a', 0), ('b', 7)]).await, ["gpu-7", "gpu-0"]);
+    }
+
+    #[tokio::test]
+    async fn what_claims_remember_moves_no_name_that_is_known() {
+        let directory = tempfile::tempdir().unwrap();
+        boot(directory.path(), &[('a', 0)]).await;
+        let mut map = NameMap::load(directory.path()).unwrap();
+        let known =
+            |name: &str, uuid: &str| (DeviceName::parse(name).unwrap(), serde_json::from_value(uuid.into()).unwrap());
+        map.remember([
+            known("gpu-0", "GPU-b"),
+            known("gpu-1", "GPU-a"),
+            known("gpu-2-mig-1g5gb-19-0", "GPU-c"),
+            known("gpu-03", "GPU-d"),
+            known("gpu-4", "../e"),
+        ]);
+        assert_eq!(map.names, BTreeMap::from([(DeviceName::gpu(0), uuid('a'))]));
+    }
+
+    #[test]
+    fn names_are_stored_on_a_thread_that_may_block() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut map = NameMap::load(directory.path()).unwrap();
+        map.assign(&gpus(&[('a', 5)]));
+        let runtime = tokio::runtime::Builder::new_current_thread().max_blocking_threads(1).build().unwrap();
+        runtime.block_on(async {
+            let (release, released) = std::sync::mpsc::channel::<()>();
+            let busy = tokio::task::spawn_blocking(move || released.recv().is_err());
+            let mut save = std::pin::pin!(map.save());
+            assert!(futures::poll!(save.as_mut()).is_pending(), "the only thread that may block is busy");
+            drop(release);
+            save.await.unwrap();
+            assert!(busy.await.unwrap());
+        });
+        assert!(directory.path().join("names.json").exists());
+    }
+
+    #[test]
+    fn a_file_of_a_newer_version_stays_and_stops_the_start() {
+        for text in [r#"{"version":2,"names":{"gpu-7":"GPU-a"}}"#, r#"{"version":9000000000,"gpus":[]}"#] {
+            let directory = tempfile::tempdir().unwrap();
+            let file = directory.path().join("names.json");
+            fs::write(&file, text).unwrap();
+            let error = NameMap::load(directory.path()).unwrap_err();
+            assert!(matches!(error, Error::Newer { .. }), "{error}");
+            let sentence = error.to_string();
+            assert!(sentence.contains("names.json were written by a newer version"), "{sentence}");
+            assert!(sentence.ends_with("run that version again, or drain the node and remove the file"), "{sentence}");
+            assert_eq!(fs::read_to_string(&file).unwrap(), text);
         }
     }
 
@@ -242,16 +351,16 @@ mod tests {
         assert!(matches!(NameMap::load(directory.path()), Err(Error::Read { .. })));
     }
 
-    #[test]
-    fn names_that_could_not_be_stored_are_stored_by_the_next_save() {
+    #[tokio::test]
+    async fn names_that_could_not_be_stored_are_stored_by_the_next_save() {
         let parent = tempfile::tempdir().unwrap();
         let directory = parent.path().join("plugin");
         let mut map = NameMap::load(&directory).unwrap();
         map.assign(&gpus(&[('a', 5)]));
-        assert!(matches!(map.save(), Err(Error::Write { .. })));
+        assert!(matches!(map.save().await, Err(Error::Write { .. })));
         fs::create_dir(&directory).unwrap();
-        map.save().unwrap();
-        assert_eq!(boot(&directory, &[('a', 0)]), ["gpu-5"]);
+        map.save().await.unwrap();
+        assert_eq!(boot(&directory, &[('a', 0)]).await, ["gpu-5"]);
     }
 
     proptest! {

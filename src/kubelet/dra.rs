@@ -12,6 +12,8 @@
 //! * A claim's work runs in a task of its own. gRPC drops a call when the kubelet's deadline (45 s) passes or its
 //!   connection breaks; the task goes on, and the kubelet's next try finds what it left.
 //! * No claims is a success without work: probes ask that.
+//! * When the plugin stops, a claim that is still being read is given up: nothing was done for it, and an API server
+//!   that does not answer must not hold up the successor.
 //!
 //! Error texts reach the events of the pod as they are; the log has their causes too. What came of a claim is logged
 //! here and nowhere below.
@@ -23,11 +25,13 @@ use std::sync::Arc;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tonic::{Request, Response, Status};
 use tracing::{Instrument, error_span, info, warn};
 
 use super::proto::{dra_v1, dra_v1beta1};
+use crate::causes::with_causes;
 use crate::claim::{ClaimName, ClaimUid};
 use crate::cluster::Cluster;
 use crate::prepare::{PreparedDevice, Preparer};
@@ -39,12 +43,16 @@ const CLAIMS_AT_ONCE: usize = 8;
 /// For an entry whose task died. The panic itself is in the log.
 const PANICKED: &str = "the GPU plugin failed while it worked on this claim; its log on the node says why";
 
+/// For an entry whose claim was not read in time before the plugin stopped.
+const STOPPING: &str = "the GPU plugin is stopping; the next one on this node will prepare the claim";
+
 /// The services. Cheap to clone; all clones share their tasks.
 #[derive(Clone)]
 pub struct Dra {
     prepare: Work<Vec<PreparedDevice>>,
     unprepare: Work<()>,
     tasks: TaskTracker,
+    stopping: CancellationToken,
 }
 
 /// What is done with one claim. Called in the order in which the kubelet asks; the rest is in the future.
@@ -55,7 +63,7 @@ pub(super) struct Failure {
     /// For the pod's events.
     message: String,
     /// What is behind it, for the log.
-    causes: Vec<String>,
+    causes: Option<String>,
 }
 
 /// A claim as the kubelet names it.
@@ -69,12 +77,14 @@ struct Named {
 impl Dra {
     /// Reads claims from `cluster` and has them prepared by `preparer`.
     pub fn new(cluster: Cluster, preparer: Preparer) -> Self {
-        let unpreparer = preparer.clone();
-        Self::from_work(
+        let (unpreparer, stopping) = (preparer.clone(), CancellationToken::new());
+        let stop = stopping.clone();
+        let dra = Self::from_work(
             move |name, uid| {
-                let (cluster, attempt) = (cluster.clone(), preparer.begin(&uid));
+                let (cluster, attempt, stop) = (cluster.clone(), preparer.begin(&uid), stop.clone());
                 async move {
-                    let claim = cluster.claim(&name, &uid).await.map_err(Failure::new)?;
+                    let read = stop.run_until_cancelled(cluster.claim(&name, &uid)).await;
+                    let claim = read.ok_or_else(Failure::stopping)?.map_err(Failure::new)?;
                     attempt.prepare(claim).await.map_err(Failure::new)
                 }
                 .boxed()
@@ -83,7 +93,8 @@ impl Dra {
                 let preparer = unpreparer.clone();
                 async move { preparer.unprepare(&uid).await.map_err(Failure::new) }.boxed()
             },
-        )
+        );
+        Self { stopping, ..dra }
     }
 
     /// Does whatever the two functions do.
@@ -94,12 +105,22 @@ impl Dra {
         + 'static,
         unprepare: impl Fn(ClaimName, ClaimUid) -> BoxFuture<'static, Result<(), Failure>> + Send + Sync + 'static,
     ) -> Self {
-        Self { prepare: Arc::new(prepare), unprepare: Arc::new(unprepare), tasks: TaskTracker::new() }
+        Self {
+            prepare: Arc::new(prepare),
+            unprepare: Arc::new(unprepare),
+            tasks: TaskTracker::new(),
+            stopping: CancellationToken::new(),
+        }
     }
 
     /// The tasks that are at work.
     pub(super) fn tasks(&self) -> &TaskTracker {
         &self.tasks
+    }
+
+    /// To be cancelled when the plugin stops.
+    pub(super) fn stopping(&self) -> &CancellationToken {
+        &self.stopping
     }
 
     async fn prepare(&self, claims: Vec<Named>) -> HashMap<String, Result<Vec<PreparedDevice>, String>> {
@@ -132,13 +153,9 @@ impl Dra {
                         Err(error) => Err(Failure::new(error)),
                     };
                     match &outcome {
-                        Ok(_) => info!("Claim {act}d"),
-                        Err(Failure { message, causes }) if causes.is_empty() => {
-                            warn!(error = message, "Cannot {act} the claim");
-                        }
-                        Err(Failure { message, causes }) => {
-                            warn!(error = message, causes = causes.join(": "), "Cannot {act} the claim");
-                        }
+                        Ok(_) => info!("claim {act}d"),
+                        // A field that is None is left out.
+                        Err(Failure { message, causes }) => warn!(error = message, causes, "cannot {act} the claim"),
                     }
                     outcome.map_err(|failure| failure.message)
                 };
@@ -219,13 +236,11 @@ serve!(dra_v1beta1);
 
 impl Failure {
     fn new(error: impl Error) -> Self {
-        let mut causes = Vec::new();
-        let mut cause = error.source();
-        while let Some(error) = cause {
-            causes.push(error.to_string());
-            cause = error.source();
-        }
-        Self { message: error.to_string(), causes }
+        Self { message: error.to_string(), causes: error.source().map(with_causes) }
+    }
+
+    fn stopping() -> Self {
+        Self { message: STOPPING.to_owned(), causes: None }
     }
 }
 

@@ -4,6 +4,9 @@
 //!  h2 ──▶ span ──▶ counted ──▶ deadline ──▶ routes
 //!  h2 ◀── body, watched for the gRPC status ◀──┘
 //! ```
+//!
+//! The span here is that of the call: it does not know the claims, because a call brings a batch of them that is not
+//! decoded yet, and each gets a span with its UID, inside this one, in [`dra`](super::dra).
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -95,7 +98,7 @@ async fn within(
     if let Ok(response) = tokio::time::timeout(ours, response).await {
         return response;
     }
-    warn!(seconds = timeout.as_secs_f64(), "Not done in the time that the client allows; the work goes on");
+    warn!(seconds = timeout.as_secs_f64(), "not done in the time that the client allows; the work goes on");
     let text = "the GPU plugin is not done in time and goes on working; the next try will find the result";
     Ok(Status::deadline_exceeded(text).into_http())
 }

@@ -94,7 +94,7 @@ impl Drop for Call {
         let Self { metrics, method, started, code, span } = self;
         let seconds = started.elapsed().as_secs_f64();
         let grpc_code = format!("{code:?}");
-        span.in_scope(|| debug!(code = grpc_code, seconds, "Answered"));
+        span.in_scope(|| debug!(code = grpc_code, seconds, "answered"));
         metrics.in_flight.get_or_create(&Called { grpc_method: method }).dec();
         metrics.duration.get_or_create(&Answered { grpc_method: method, grpc_code }).observe(seconds);
     }

@@ -68,13 +68,13 @@ impl registration_server::Registration for RegistrationService {
         self.metrics.set_registered(plugin_registered);
         if plugin_registered {
             self.last.send_replace(Registration::Registered);
-            info!(driver = self.info.name, endpoint = self.info.endpoint, "The kubelet registered the plugin");
+            info!(driver = self.info.name, endpoint = self.info.endpoint, "the kubelet registered the plugin");
             return Ok(Response::new(RegistrationStatusResponse {}));
         }
         let refused = Registration::Refused(error.clone());
         // It tries again and again: one line for each reason.
         if self.last.send_replace(refused.clone()) != refused {
-            warn!(driver = self.info.name, error, "The kubelet refused the plugin and will try again");
+            warn!(driver = self.info.name, error, "the kubelet refused the plugin and will try again");
         }
         Err(Status::unknown(format!("the plugin was not registered: {error}")))
     }

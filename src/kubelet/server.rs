@@ -1,12 +1,12 @@
 //! The two servers, from binding their sockets to taking them down.
 
 use std::io;
-use std::path::Path;
-use std::sync::Arc;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures::stream::{self, BoxStream, StreamExt};
-use tokio::net::{UnixListener, UnixStream};
+use tokio::net::UnixStream;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
@@ -28,7 +28,7 @@ use super::proto::health_v1::dra_resource_health_server::DraResourceHealthServer
 use super::proto::health_v1alpha1::dra_resource_health_server::DraResourceHealthServer as HealthV1alpha1;
 use super::proto::registration::registration_server::RegistrationServer;
 use super::registration::{Registration, RegistrationService};
-use super::sockets::{self, SocketError, SocketFile, SocketPaths};
+use super::sockets::{self, Listener, SocketError, SocketFile, SocketPaths};
 
 /// How long a call to the registrar may still take when it closes. Its calls answer from memory.
 const REGISTRAR_GRACE: Duration = Duration::from_secs(1);
@@ -53,7 +53,8 @@ pub struct Registrar {
 
 /// A server at work. Fields drop in this order: nobody new finds the socket, then the server stops.
 struct Serving {
-    file: SocketFile,
+    path: PathBuf,
+    file: Arc<Mutex<SocketFile>>,
     stop: DropGuard,
     task: JoinHandle<()>,
 }
@@ -68,7 +69,7 @@ pub async fn serve_dra(
 ) -> Result<DraServer, SocketError> {
     let path = SocketPaths::new(settings)?.dra;
     sockets::make_dir(&settings.plugin_dir)?;
-    let stop = CancellationToken::new();
+    let stop = dra.stopping().clone();
     let health = Health::new(health, stop.clone());
     let tasks = dra.tasks().clone();
     let routes = Routes::new(DraV1::new(dra.clone()))
@@ -88,7 +89,7 @@ pub async fn serve_registrar(
     if sockets::make_dir(&settings.registry_dir)? {
         warn!(
             path = %settings.registry_dir.display(),
-            "Made the kubelet's registry directory, which kubelets make themselves: does it use another --root-dir?"
+            "made the kubelet's registry directory, which kubelets make themselves: does it use another --root-dir?"
         );
     }
     let endpoint = dra.endpoint();
@@ -104,7 +105,7 @@ pub async fn serve_registrar(
 impl DraServer {
     /// Where it listens.
     pub fn endpoint(&self) -> &Path {
-        self.serving.file.path()
+        &self.serving.path
     }
 
     /// Ends health streams, takes no more calls, waits up to `grace` for those at work, and removes the socket.
@@ -115,7 +116,7 @@ impl DraServer {
         let Self { serving, tasks } = self;
         tasks.close();
         if !serving.close(grace, tasks.wait()).await {
-            warn!(claims = tasks.len(), "Calls of the kubelet are still at work after {grace:?}; leaving them");
+            warn!(claims = tasks.len(), "calls of the kubelet are still at work after {grace:?}; leaving them");
         }
     }
 }
@@ -130,7 +131,7 @@ impl Registrar {
 
     /// Removes the socket first: the kubelet deregisters this instance and chooses no dying one.
     pub async fn close(self) {
-        let Serving { file, stop, task } = self.serving;
+        let Serving { path: _, file, stop, task } = self.serving;
         drop(file);
         drop(stop);
         // A peer that does not hang up is not worth waiting for.
@@ -147,7 +148,7 @@ impl Serving {
         metrics: &Metrics,
         stop: CancellationToken,
     ) -> Result<Self, SocketError> {
-        let (listener, file) = sockets::listen(path).await?;
+        let (listener, file) = Listener::new(path).await?;
         let server = Server::builder().layer(layers::layer(metrics.clone())).serve_with_incoming_shutdown(
             routes.prepare(),
             connections(listener),
@@ -155,16 +156,16 @@ impl Serving {
         );
         let task = tokio::spawn(async move {
             if let Err(error) = server.await {
-                error!(error = &error as &dyn std::error::Error, "A server for the kubelet ended");
+                error!(error = &error as &dyn std::error::Error, "a server for the kubelet ended");
             }
         });
-        info!(path = %path.display(), "Listening");
-        Ok(Self { file, stop: stop.drop_guard(), task })
+        info!(path = %path.display(), "listening");
+        Ok(Self { path: path.to_owned(), file, stop: stop.drop_guard(), task })
     }
 
     /// Stops accepting, waits for open calls and then for `rest`; whether both ended within `grace`.
     async fn close(self, grace: Duration, rest: impl Future<Output = ()>) -> bool {
-        let Self { file, stop, task } = self;
+        let Self { path: _, file, stop, task } = self;
         drop(stop);
         let ended = timeout(grace, async {
             let _ = task.await;
@@ -178,13 +179,13 @@ impl Serving {
 }
 
 /// What comes in on a socket. Never fails: an accept that does is tried again.
-fn connections(listener: UnixListener) -> BoxStream<'static, io::Result<LocalAuthority<UnixStream>>> {
-    stream::unfold(listener, async |listener| {
+fn connections(listener: Listener) -> BoxStream<'static, io::Result<LocalAuthority<UnixStream>>> {
+    stream::unfold(listener, async |mut listener| {
         loop {
             match listener.accept().await {
-                Ok((stream, _)) => return Some((Ok(LocalAuthority::new(stream)), listener)),
+                Ok(stream) => return Some((Ok(LocalAuthority::new(stream)), listener)),
                 Err(error) => {
-                    warn!(%error, "Cannot accept a connection of the kubelet; trying again");
+                    warn!(%error, "cannot accept a connection of the kubelet; trying again");
                     sleep(ACCEPT_PAUSE).await;
                 }
             }

@@ -2,18 +2,22 @@
 //!
 //! A unix socket leaves its file behind when its process dies, and a bound name cannot be bound again. So a file that
 //! nobody answers on is removed before binding, and ours is unlinked when it is dropped, unless a successor has put its
-//! own there meanwhile.
+//! own there meanwhile. A listener whose file was removed by somebody else can never be found again: its file is put
+//! back.
 
 use std::fs::{self, DirBuilder, Permissions};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
 
 use base64::Engine;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use sha2::{Digest, Sha256};
 use tokio::net::{UnixListener, UnixStream};
+use tokio::time::timeout;
 use tracing::warn;
 
 use super::Settings;
@@ -26,6 +30,10 @@ const DIR_MODE: u32 = 0o750;
 
 /// Mode of the sockets: to connect means to write.
 const SOCKET_MODE: u32 = 0o600;
+
+/// How often a listener looks whether its file is still there. The kubelet withdraws the slices of a plugin that it has
+/// not found for 30 s.
+const LOOK_EVERY: Duration = Duration::from_secs(5);
 
 /// Where one instance of the plugin listens.
 #[derive(Debug, PartialEq, Eq)]
@@ -66,6 +74,17 @@ pub enum SocketError {
         /// The path.
         path: PathBuf,
     },
+    /// A directory cannot be made.
+    #[error(
+        "cannot make the directory {path:?}: check --kubelet-root, --kubelet-registrar-directory-path and \
+         --kubelet-plugins-directory-path"
+    )]
+    Directory {
+        /// The path.
+        path: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
     /// The file system refuses.
     #[error("cannot {act} {path:?}")]
     Io {
@@ -84,6 +103,15 @@ pub(super) struct SocketFile {
     path: PathBuf,
     /// Device and inode.
     identity: (u64, u64),
+}
+
+/// Accepts connections on a socket, and makes it anew when its file was removed. Who holds the file decides for how
+/// long.
+#[derive(Debug)]
+pub(super) struct Listener {
+    path: PathBuf,
+    socket: UnixListener,
+    file: Weak<Mutex<SocketFile>>,
 }
 
 // === impl SocketPaths ===
@@ -111,20 +139,57 @@ impl SocketPaths {
 
 // === impl SocketFile ===
 
-impl SocketFile {
-    /// Where it is.
-    pub(super) fn path(&self) -> &Path {
-        &self.path
-    }
-}
-
 impl Drop for SocketFile {
     fn drop(&mut self) {
         if !fs::symlink_metadata(&self.path).is_ok_and(|found| identity(&found) == self.identity) {
             return;
         }
         if let Err(error) = fs::remove_file(&self.path) {
-            warn!(path = %self.path.display(), %error, "Cannot remove the socket");
+            warn!(path = %self.path.display(), %error, "cannot remove the socket");
+        }
+    }
+}
+
+// === impl Listener ===
+
+impl Listener {
+    /// Listens on `path`, after removing what a dead process left there.
+    pub(super) async fn new(path: &Path) -> Result<(Self, Arc<Mutex<SocketFile>>), SocketError> {
+        remove_stale(path).await?;
+        let (socket, file) = bind(path)?;
+        let file = Arc::new(Mutex::new(file));
+        Ok((Self { path: path.to_owned(), socket, file: Arc::downgrade(&file) }, file))
+    }
+
+    /// The next connection.
+    pub(super) async fn accept(&mut self) -> io::Result<UnixStream> {
+        loop {
+            match timeout(LOOK_EVERY, self.socket.accept()).await {
+                Ok(accepted) => return accepted.map(|(stream, _)| stream),
+                Err(_) => self.mend(),
+            }
+        }
+    }
+
+    /// Puts the socket's file back where it is missing. Whatever else is there by now is not ours to remove.
+    fn mend(&mut self) {
+        let Some(file) = self.file.upgrade() else { return };
+        if !fs::symlink_metadata(&self.path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
+            return;
+        }
+        let path = self.path.display();
+        let made = self.path.parent().map_or(Ok(false), make_dir).and_then(|_| bind(&self.path));
+        match made {
+            Ok((socket, new)) => {
+                // The old file before the old socket, which keeps the inode from being given to somebody else.
+                *file.lock().unwrap_or_else(PoisonError::into_inner) = new;
+                self.socket = socket;
+                warn!(%path, "somebody removed the socket; listening on a new one");
+            }
+            Err(error) => {
+                let error: &dyn std::error::Error = &error;
+                warn!(%path, error, "somebody removed the socket and it cannot be made again; trying again");
+            }
         }
     }
 }
@@ -134,18 +199,17 @@ pub(super) fn make_dir(path: &Path) -> Result<bool, SocketError> {
     if path.is_dir() {
         return Ok(false);
     }
-    DirBuilder::new().recursive(true).mode(DIR_MODE).create(path).map_err(io_error("make the directory", path))?;
+    let made = DirBuilder::new().recursive(true).mode(DIR_MODE).create(path);
+    made.map_err(|source| SocketError::Directory { path: path.to_owned(), source })?;
     Ok(true)
 }
 
-/// Listens on `path`, after removing what a dead process left there.
-pub(super) async fn listen(path: &Path) -> Result<(UnixListener, SocketFile), SocketError> {
-    remove_stale(path).await?;
-    let listener = UnixListener::bind(path).map_err(io_error("listen on", path))?;
+fn bind(path: &Path) -> Result<(UnixListener, SocketFile), SocketError> {
+    let socket = UnixListener::bind(path).map_err(io_error("listen on", path))?;
     let found = fs::symlink_metadata(path).map_err(io_error("look at", path))?;
     let file = SocketFile { path: path.to_owned(), identity: identity(&found) };
     fs::set_permissions(path, Permissions::from_mode(SOCKET_MODE)).map_err(io_error("set the mode of", path))?;
-    Ok((listener, file))
+    Ok((socket, file))
 }
 
 /// Removes a socket's file if nobody listens on it; an error if somebody does.
@@ -217,10 +281,10 @@ mod tests {
         assert_eq!(plain.registrar, Path::new("/var/lib/kubelet/plugins_registry/gpu.nvidia.com-reg.sock"));
         assert_eq!(plain.dra, Path::new("/var/lib/kubelet/plugins/gpu.nvidia.com/dra.sock"));
 
-        let rolling = SocketPaths::new(&settings("gpu.nvidia.com", Some(POD))).unwrap();
+        let per_pod = SocketPaths::new(&settings("gpu.nvidia.com", Some(POD))).unwrap();
         let name = format!("/var/lib/kubelet/plugins_registry/gpu.nvidia.com-{POD}-reg.sock");
-        assert_eq!(rolling.registrar, Path::new(&name));
-        assert_eq!(rolling.dra, Path::new(&format!("/var/lib/kubelet/plugins/gpu.nvidia.com/dra-{POD}.sock")));
+        assert_eq!(per_pod.registrar, Path::new(&name));
+        assert_eq!(per_pod.dra, Path::new(&format!("/var/lib/kubelet/plugins/gpu.nvidia.com/dra-{POD}.sock")));
     }
 
     #[test]
@@ -262,9 +326,9 @@ mod tests {
         drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
         assert!(path.exists(), "a dead process leaves its socket behind");
 
-        let (_listener, _file) = listen(&path).await.unwrap();
+        let (_listener, _file) = Listener::new(&path).await.unwrap();
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, SOCKET_MODE);
-        assert!(matches!(listen(&path).await, Err(SocketError::InUse { .. })));
+        assert!(matches!(Listener::new(&path).await, Err(SocketError::InUse { .. })));
         UnixStream::connect(&path).await.expect("the first listener was not harmed");
     }
 
@@ -273,21 +337,59 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("x.sock");
         fs::write(&path, "precious").unwrap();
-        assert!(matches!(listen(&path).await, Err(SocketError::NotASocket { .. })));
+        assert!(matches!(Listener::new(&path).await, Err(SocketError::NotASocket { .. })));
         assert_eq!(fs::read_to_string(&path).unwrap(), "precious");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_socket_that_somebody_removed_is_put_back_with_its_directory() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("registry/x.sock");
+        make_dir(path.parent().unwrap()).unwrap();
+        let (mut listener, file) = Listener::new(&path).await.unwrap();
+        fs::remove_dir_all(path.parent().unwrap()).unwrap();
+
+        // Nobody can connect, so time passes until it looks.
+        let mended = async {
+            while !path.exists() {
+                tokio::time::sleep(LOOK_EVERY).await;
+            }
+            UnixStream::connect(&path).await
+        };
+        let (accepted, connected) = tokio::join!(listener.accept(), mended);
+        accepted.unwrap();
+        connected.unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, SOCKET_MODE);
+        drop(file);
+        assert!(!path.exists(), "the new one is ours to unlink as well");
+        listener.mend();
+        assert!(!path.exists(), "it stays away once nobody holds the file");
+    }
+
+    #[tokio::test]
+    async fn a_listener_leaves_the_socket_of_a_successor_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x.sock");
+        let (mut old, _file) = Listener::new(&path).await.unwrap();
+        fs::remove_file(&path).unwrap();
+        let (mut new, _new_file) = Listener::new(&path).await.unwrap();
+        old.mend();
+        let (accepted, connected) = tokio::join!(new.accept(), UnixStream::connect(&path));
+        accepted.unwrap();
+        connected.unwrap();
     }
 
     #[tokio::test]
     async fn a_socket_is_unlinked_unless_a_successor_replaced_it() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("x.sock");
-        let (_listener, file) = listen(&path).await.unwrap();
+        let (_listener, file) = Listener::new(&path).await.unwrap();
         drop(file);
         assert!(!path.exists());
 
-        let (_old, file) = listen(&path).await.unwrap();
+        let (_old, file) = Listener::new(&path).await.unwrap();
         fs::remove_file(&path).unwrap();
-        let (_new, _new_file) = listen(&path).await.unwrap();
+        let (_new, _new_file) = Listener::new(&path).await.unwrap();
         drop(file);
         assert!(path.exists(), "the successor's socket is not ours to remove");
     }

@@ -268,7 +268,7 @@ async fn work_that_outlives_its_call_is_waited_for() {
 }
 
 #[tokio::test]
-async fn two_instances_serve_side_by_side_during_a_rolling_update() {
+async fn the_sockets_of_two_pods_do_not_get_into_each_others_way() {
     let old = Node::new();
     let settings = |uid: &str| Settings { pod_uid: Some(uid.to_owned()), ..old.settings.clone() };
     let mut closing = Vec::new();

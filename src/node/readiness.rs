@@ -3,6 +3,7 @@
 use tokio::sync::watch;
 use tracing::{info, warn};
 
+use super::containers::Containers;
 use crate::cluster::Published;
 use crate::http::Condition;
 use crate::inventory::Views;
@@ -12,6 +13,7 @@ use crate::kubelet::Registration;
 #[derive(Clone)]
 pub(super) struct Readiness {
     pub(super) views: Views,
+    pub(super) containers: Containers,
     pub(super) registration: watch::Receiver<Registration>,
     pub(super) published: watch::Receiver<Published>,
 }
@@ -23,6 +25,7 @@ impl Readiness {
     pub(super) fn conditions(&self) -> Vec<Condition> {
         vec![
             Condition { name: "nvml", state: self.nvml() },
+            Condition { name: "containers", state: self.containers() },
             Condition { name: "kubelet", state: kubelet(&self.registration.borrow()) },
             Condition { name: "slices", state: slices(&self.published.borrow()) },
         ]
@@ -44,6 +47,7 @@ impl Readiness {
             let changed = tokio::select! {
                 changed = self.views.current.changed() => changed,
                 changed = self.views.failure.changed() => changed,
+                changed = self.containers.changed() => changed,
                 changed = self.registration.changed() => changed,
                 changed = self.published.changed() => changed,
             };
@@ -52,6 +56,10 @@ impl Readiness {
                 return std::future::pending().await;
             }
         }
+    }
+
+    fn containers(&self) -> Result<String, String> {
+        self.containers.borrow().clone().map(|()| "driver files and device nodes are there".to_owned())
     }
 
     fn nvml(&self) -> Result<String, String> {

@@ -1,15 +1,25 @@
 //! What NVML says of each GPU.
 //!
-//! Every fact is asked for on its own. One that fails is left out with the reason, and costs nothing else: a GPU is
-//! worth publishing without its brand. Three facts it cannot do without: the UUID (who it is), the minor (its device
-//! node) and the PCI address (its place). Without one of them the GPU is left out, and the others stay.
+//! Every fact is asked for on its own. One that fails stays what the last scan knew, or is left out where it knew
+//! nothing, and costs nothing else: a GPU is worth publishing without its brand. Three facts it cannot do without: the
+//! UUID (who it is), the minor (its device node) and the PCI address (its place). A fourth it must not do without is the
+//! MIG mode: nobody can use a GPU in MIG mode as a whole. Without one of them the GPU is left out, and the others stay.
+//!
+//! ```text
+//!  answer                      fact is
+//!  a value                     the value
+//!  NOT_SUPPORTED, no symbol    none: the GPU or its driver does not have it
+//!  any other code              what the last scan knew of the same UUID
+//! ```
+
+use std::collections::BTreeMap;
 
 use nvml_wrapper::Nvml;
 
 use super::error::{Code, Error};
 use super::link;
 use super::raw::{self, FabricInfo, Handle};
-use crate::device::{AddressingMode, Driver, Fabric, GpuUuid, LeftOut, Link, Mig, PciAddress};
+use crate::device::{AddressingMode, Driver, Fabric, GpuUuid, LeftOut, Link, Mig, PciAddress, Peer};
 
 /// All GPUs, in the order of their NVML index.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -36,28 +46,39 @@ pub struct Facts {
     pub memory_bytes: Option<u64>,
     pub addressing_mode: Option<AddressingMode>,
     pub mig: Mig,
-    pub links: Vec<Link>,
-    pub fabric: Option<Fabric>,
+    /// By link number: a link that cannot be read stays what it was.
+    pub links: BTreeMap<u32, Link>,
+    pub fabric: Registration,
 }
 
-/// `nvmlGpuFabricState_t`: the GPU is registered with the fabric.
+/// How a GPU stands with the NVLink fabric. The default is that of a GPU without one.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Registration {
+    /// It is about to be registered, or that failed.
+    pub keeps_out: bool,
+    /// The multi-node cluster that it is registered with.
+    pub cluster: Option<Fabric>,
+}
+
+/// `nvmlGpuFabricState_t`: the GPU has no such fabric; the GPU is registered with it. In between it is about to be.
+const FABRIC_NOT_SUPPORTED: u8 = 0;
 const FABRIC_COMPLETED: u8 = 3;
 
-/// Reads all GPUs.
+/// Reads all GPUs. What fails to be read stays what it was in the last scan.
 ///
 /// # Errors
 /// When GPUs cannot even be counted, or the library turns out to be stale: then nothing is known, which is not the same
 /// as a machine without GPUs.
-pub fn scan(nvml: &Nvml) -> Result<Scan, Error> {
+pub fn scan(nvml: &Nvml, last: &Scan) -> Result<Scan, Error> {
     let mut scan = Scan::default();
     let mut notes = Notes::new("the driver".to_owned());
     scan.driver = Driver {
-        version: notes.fact("version", raw::driver_version(nvml))?,
-        cuda_version: notes.fact("CUDA version", raw::cuda_version(nvml))?,
+        version: notes.fact("version", raw::driver_version(nvml), last.driver.version.clone())?,
+        cuda_version: notes.fact("CUDA version", raw::cuda_version(nvml), last.driver.cuda_version)?,
     };
     scan.left_out = notes.left_out;
     for index in 0..raw::device_count(nvml)? {
-        let found = Handle::by_index(nvml, index).and_then(|gpu| read(&gpu));
+        let found = Handle::by_index(nvml, index).and_then(|gpu| read(&gpu, &last.gpus));
         match found {
             Ok((facts, left_out)) => {
                 scan.gpus.push(facts);
@@ -71,25 +92,37 @@ pub fn scan(nvml: &Nvml) -> Result<Scan, Error> {
 }
 
 /// Reads one GPU. Fails where the GPU cannot be used at all, or the library is stale.
-fn read(gpu: &Handle<'_>) -> Result<(Facts, Vec<LeftOut>), Error> {
+fn read(gpu: &Handle<'_>, last: &[Facts]) -> Result<(Facts, Vec<LeftOut>), Error> {
     let uuid = uuid(gpu)?;
+    let last = last.iter().find(|facts| facts.uuid == uuid);
     let mut notes = Notes::new(uuid.to_string());
-    let architecture = notes.fact("architecture", known_architecture(gpu))?;
+    let architecture = notes.fact("architecture", known_architecture(gpu), last.and_then(|last| last.architecture))?;
+    let mut links = link::read(gpu, architecture, last.map(|last| &last.links), &mut notes)?;
+    let last_fabric = last.map(|last| last.fabric.clone());
+    let fabric = notes.feature("NVLink fabric", gpu.fabric().map(registration), last_fabric)?.unwrap_or_default();
+    if fabric.keeps_out {
+        links.values_mut().filter(|link| link.peer == Peer::Switch).for_each(|link| link.peer = Peer::Other);
+    }
     let facts = Facts {
         minor: gpu.minor()?,
         pci: pci(gpu)?,
-        product_name: notes.fact("product name", gpu.name())?,
-        brand: notes.fact("brand", known_brand(gpu))?,
+        product_name: notes.fact("product name", gpu.name(), last.and_then(|last| last.product_name.clone()))?,
+        brand: notes.fact("brand", known_brand(gpu), last.and_then(|last| last.brand))?,
         architecture,
-        cuda_compute_capability: notes.fact("CUDA compute capability", compute_capability(gpu))?,
-        memory_bytes: notes.fact("memory size", gpu.memory())?,
-        addressing_mode: notes.feature("addressing mode", addressing_mode(gpu))?,
-        mig: match notes.feature("MIG mode", gpu.mig_mode())? {
-            Some(enabled) => Mig { capable: true, enabled },
-            None => Mig::default(),
-        },
-        links: link::read(gpu, architecture, &mut notes)?,
-        fabric: notes.feature("NVLink fabric", gpu.fabric())?.and_then(membership),
+        cuda_compute_capability: notes.fact(
+            "CUDA compute capability",
+            compute_capability(gpu),
+            last.and_then(|last| last.cuda_compute_capability),
+        )?,
+        memory_bytes: notes.fact("memory size", gpu.memory(), last.and_then(|last| last.memory_bytes))?,
+        addressing_mode: notes.feature(
+            "addressing mode",
+            addressing_mode(gpu),
+            last.and_then(|last| last.addressing_mode),
+        )?,
+        mig: mig(gpu, last, &mut notes)?,
+        links,
+        fabric,
         uuid,
     };
     if notes.lost {
@@ -134,10 +167,23 @@ fn addressing_mode(gpu: &Handle<'_>) -> Result<AddressingMode, Error> {
     }
 }
 
-/// Registered, successfully, with a cluster that has an identity: a single machine's fabric reports all zeros.
-fn membership(info: FabricInfo) -> Option<Fabric> {
-    let registered = info.state == FABRIC_COMPLETED && info.status == Code::SUCCESS && info.cluster != [0; 16];
-    registered.then(|| Fabric { cluster: canonical_uuid(info.cluster), clique: info.clique })
+/// Fails where the mode cannot be read and never was: offered as a whole, a GPU in MIG mode would be given to pods that
+/// cannot use it.
+fn mig(gpu: &Handle<'_>, last: Option<&Facts>, notes: &mut Notes) -> Result<Mig, Error> {
+    let answer = gpu.mig_mode().map(|enabled| Mig { capable: true, enabled });
+    match (answer, last) {
+        (Err(error), None) if !error.is_absent() => Err(error),
+        (answer, last) => Ok(notes.feature("MIG mode", answer, last.map(|last| last.mig))?.unwrap_or_default()),
+    }
+}
+
+/// A switch carries nothing for a GPU until its registration has succeeded, though its links may be up. A cluster has an
+/// identity: a single machine's fabric reports all zeros.
+fn registration(info: FabricInfo) -> Registration {
+    let is_registered = info.state == FABRIC_COMPLETED && info.status == Code::SUCCESS;
+    let cluster = (is_registered && info.cluster != [0; 16])
+        .then(|| Fabric { cluster: canonical_uuid(info.cluster), clique: info.clique });
+    Registration { keeps_out: info.state != FABRIC_NOT_SUPPORTED && !is_registered, cluster }
 }
 
 fn canonical_uuid(bytes: [u8; 16]) -> String {
@@ -203,28 +249,43 @@ impl Notes {
         Self { owner, left_out: Vec::new(), lost: false }
     }
 
-    /// A fact that every GPU has: `None`, with a note, where it cannot be read. Fails only for a stale library.
-    pub(super) fn fact<T>(&mut self, what: &str, answer: Result<T, Error>) -> Result<Option<T>, Error> {
+    /// A fact that every GPU has. Where it cannot be read it is the `last` one, with a note; where the GPU or its driver
+    /// does not have it, `None`, with a note too. Fails only for a stale library.
+    pub(super) fn fact<T>(
+        &mut self,
+        what: &str,
+        answer: Result<T, Error>,
+        last: Option<T>,
+    ) -> Result<Option<T>, Error> {
         match answer {
             Ok(fact) => Ok(Some(fact)),
             Err(error) if error.is_stale() => Err(error),
             Err(error) => {
                 self.lost |= error.code() == Some(Code::GPU_IS_LOST);
-                let note = LeftOut::new(format!("the {what} of {}", self.owner), &error);
+                let last = last.filter(|_| !error.is_absent());
+                let mut note = LeftOut::new(format!("the {what} of {}", self.owner), &error);
+                if last.is_some() {
+                    note.why.push_str("; the last known one stays");
+                }
                 // A query that fails on 18 links fails for one reason.
                 if !self.left_out.contains(&note) {
                     self.left_out.push(note);
                 }
-                Ok(None)
+                Ok(last)
             }
         }
     }
 
     /// A fact that only some GPUs and drivers have: its absence is not worth a note.
-    pub(super) fn feature<T>(&mut self, what: &str, answer: Result<T, Error>) -> Result<Option<T>, Error> {
+    pub(super) fn feature<T>(
+        &mut self,
+        what: &str,
+        answer: Result<T, Error>,
+        last: Option<T>,
+    ) -> Result<Option<T>, Error> {
         match answer {
             Err(error) if error.is_absent() => Ok(None),
-            answer => self.fact(what, answer),
+            answer => self.fact(what, answer, last),
         }
     }
 }
@@ -241,12 +302,24 @@ mod tests {
     fn only_a_completed_registration_with_an_identity_is_a_membership() {
         let mut cluster = [0; 16];
         cluster[3] = 1;
-        let member = membership(info(3, 0, cluster));
+        let member = registration(info(3, 0, cluster)).cluster;
         let expected = Fabric { cluster: "00000001-0000-0000-0000-000000000000".to_owned(), clique: 2 };
         assert_eq!(member, Some(expected));
-        assert_eq!(membership(info(3, 0, [0; 16])), None);
-        assert_eq!(membership(info(2, 0, cluster)), None);
-        assert_eq!(membership(info(3, 999, cluster)), None);
+        assert_eq!(registration(info(3, 0, [0; 16])).cluster, None);
+        assert_eq!(registration(info(2, 0, cluster)).cluster, None);
+        assert_eq!(registration(info(3, 999, cluster)).cluster, None);
+    }
+
+    #[test]
+    fn switches_are_closed_to_a_gpu_until_its_registration_has_succeeded() {
+        let states = [(0, 0, false), (1, 0, true), (2, 0, true), (3, 0, false), (3, 999, true)];
+        for (state, status, expected) in states {
+            assert_eq!(
+                registration(info(state, status, [0; 16])).keeps_out,
+                expected,
+                "state {state}, status {status}"
+            );
+        }
     }
 
     #[test]
@@ -260,10 +333,21 @@ mod tests {
         let mut notes = Notes::new("GPU-1".to_owned());
         for code in [3, 15, 25, 28, 999, 4711] {
             let error = Error::Call { call: "nvmlDeviceGetBrand", gpu: None, code: Code(code) };
-            assert_eq!(notes.fact("brand", Err::<u32, _>(error)).unwrap(), None);
+            assert_eq!(notes.fact("brand", Err::<u32, _>(error), None).unwrap(), None);
         }
         assert_eq!(notes.left_out.len(), 6);
         assert_eq!(notes.left_out[0].what, "the brand of GPU-1");
+    }
+
+    #[test]
+    fn a_fact_that_fails_stays_what_it_was_and_one_that_is_not_supported_does_not() {
+        let mut notes = Notes::new("GPU-1".to_owned());
+        let error = |code| Error::Call { call: "nvmlDeviceGetBrand", gpu: None, code: Code(code) };
+        assert_eq!(notes.fact("brand", Err(error(999)), Some("Tesla")).unwrap(), Some("Tesla"));
+        assert_eq!(notes.fact("brand", Err(error(3)), Some("Tesla")).unwrap(), None);
+        assert_eq!(notes.fact("brand", Ok("Nvidia"), Some("Tesla")).unwrap(), Some("Nvidia"));
+        let [kept, lost] = &notes.left_out[..] else { panic!("{:?}", notes.left_out) };
+        assert!(kept.why.ends_with("; the last known one stays") && !lost.why.contains("stays"));
     }
 
     #[test]
@@ -271,10 +355,10 @@ mod tests {
         let mut notes = Notes::new("GPU-1".to_owned());
         let failed = |code| Err::<u32, _>(Error::Call { call: "nvmlDeviceGetMigMode", gpu: None, code: Code(code) });
         for absent in [failed(3), failed(13), Err(Error::Symbol { call: "nvmlDeviceGetMigMode" })] {
-            assert_eq!(notes.feature("MIG mode", absent).unwrap(), None);
+            assert_eq!(notes.feature("MIG mode", absent, Some(1)).unwrap(), None);
         }
         assert_eq!(notes.left_out, []);
-        assert_eq!(notes.feature("MIG mode", failed(999)).unwrap(), None);
+        assert_eq!(notes.feature("MIG mode", failed(999), None).unwrap(), None);
         assert_eq!(notes.left_out.len(), 1);
     }
 
@@ -282,6 +366,6 @@ mod tests {
     fn a_stale_library_ends_the_scan() {
         let mut notes = Notes::new("GPU-1".to_owned());
         let error = Error::Call { call: "nvmlDeviceGetBrand", gpu: None, code: Code::LIB_RM_VERSION_MISMATCH };
-        assert!(notes.fact("brand", Err::<u32, _>(error)).is_err());
+        assert!(notes.fact("brand", Err(error), Some(1)).is_err());
     }
 }

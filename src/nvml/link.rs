@@ -1,5 +1,7 @@
 //! The NVLinks of one GPU that are up, and where each leads.
 
+use std::collections::BTreeMap;
+
 use super::error::{Code, Error};
 use super::gpu::Notes;
 use super::raw::Handle;
@@ -12,27 +14,31 @@ const MAX_LINKS: u32 = 36;
 const TYPE_GPU: u32 = 0;
 const TYPE_SWITCH: u32 = 2;
 
-/// Reads all links. A link whose state cannot be read is taken for down. Fails only for a stale library.
+/// Reads all links, by number. A link whose state cannot be read is what it was in the `last` scan, and down where that
+/// did not know either. Fails only for a stale library.
 pub(super) fn read(
     gpu: &Handle<'_>,
     architecture: Option<&'static str>,
+    last: Option<&BTreeMap<u32, Link>>,
     notes: &mut Notes,
-) -> Result<Vec<Link>, Error> {
-    let mut links = Vec::new();
+) -> Result<BTreeMap<u32, Link>, Error> {
+    let mut links = BTreeMap::new();
     for number in 0..MAX_LINKS {
+        let was_up = last.map(|links| links.contains_key(&number));
+        let last = last.and_then(|links| links.get(&number));
         let state = gpu.link_is_up(number);
         match &state {
             Err(Error::Symbol { .. }) => break,
             Err(error) if error.code() == Some(Code::INVALID_ARGUMENT) => break,
             _ => {}
         }
-        if notes.feature("NVLink state", state)? == Some(true) {
+        if notes.feature("NVLink state", state, was_up)? == Some(true) {
             let version = match architecture.and_then(generation) {
                 Some(generation) => Some(generation),
-                None => notes.fact("NVLink version", version(gpu, number))?,
+                None => notes.fact("NVLink version", version(gpu, number), last.and_then(|last| last.version))?,
             };
-            let peer = notes.fact("far end of NVLinks", peer(gpu, number))?.unwrap_or(Peer::Other);
-            links.push(Link { version, peer });
+            let peer = notes.fact("far end of NVLinks", peer(gpu, number), last.map(|last| last.peer))?;
+            links.insert(number, Link { version, peer: peer.unwrap_or(Peer::Other) });
         }
     }
     Ok(links)

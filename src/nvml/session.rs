@@ -13,8 +13,9 @@
 //!
 //! After a driver upgrade the loaded library answers LIB_RM_VERSION_MISMATCH and never recovers, and the loader hands
 //! out that same library for as long as anyone holds it. So a stale library is closed once its last call has ended,
-//! and the next call opens what lies at the path by then. A call that hangs for ever holds its library for ever: then
-//! all later calls miss their deadlines, and only a restart of the process helps.
+//! and the next call opens what lies at the path by then. So is a library that found no GPU: NVML looks for GPUs when it
+//! is initialised and not again, and a driver that is being installed finds them late. A call that hangs for ever holds
+//! its library for ever: then all later calls miss their deadlines, and only a restart of the process helps.
 
 use std::mem::ManuallyDrop;
 use std::path::{Path, PathBuf};
@@ -57,6 +58,10 @@ struct Slot {
     library: Option<ManuallyDrop<Nvml>>,
     /// How often a library was opened. Tells a call that ended late whether the library is still the one it used.
     generation: u64,
+    /// It found no GPU when it was initialised.
+    empty: bool,
+    /// What was logged of the library that was opened last: one that is opened again and again is no news.
+    said: Option<(PathBuf, Option<String>)>,
 }
 
 // === impl Session ===
@@ -114,12 +119,11 @@ impl Shared {
             let slot = self.slot.read().unwrap_or_else(PoisonError::into_inner);
             if let Some(library) = &slot.library {
                 let result = f(library);
-                let generation = slot.generation;
+                let (generation, empty) = (slot.generation, slot.empty);
                 drop(slot);
-                if let Err(error) = &result
-                    && error.is_stale()
-                {
-                    self.close(generation);
+                let stale = result.as_ref().is_err_and(Error::is_stale);
+                if stale || empty {
+                    self.close(generation, stale);
                 }
                 return result;
             }
@@ -137,25 +141,31 @@ impl Shared {
                 Some(Code::NOT_FOUND | Code::GPU_NOT_FOUND) => load(&path, InitFlags::NO_GPUS),
                 _ => Err(error),
             })?;
-            tracing::info!(
-                library = %path.display(),
-                driver = nvml.sys_driver_version().ok(),
-                "opened the NVML library"
-            );
+            let opened = Some((path, nvml.sys_driver_version().ok()));
+            slot.empty = nvml.device_count().is_ok_and(|count| count == 0);
             slot.library = Some(ManuallyDrop::new(nvml));
             slot.generation += 1;
+            if slot.said != opened {
+                if let Some((path, driver)) = &opened {
+                    tracing::info!(library = %path.display(), driver, "opened the NVML library");
+                }
+                slot.said = opened;
+            }
         }
         Ok(())
     }
 
     /// Waits for the last user and closes the library, unless it is another one by now.
-    fn close(&self, generation: u64) {
+    fn close(&self, generation: u64, stale: bool) {
         let mut slot = self.slot.write().unwrap_or_else(PoisonError::into_inner);
         if slot.generation == generation
             && let Some(library) = slot.library.take()
         {
             drop(ManuallyDrop::into_inner(library));
-            tracing::info!("closed the NVML library: the driver under it was unloaded or replaced");
+            if stale {
+                tracing::info!("closed the NVML library: the driver under it was unloaded or replaced");
+                slot.said = None;
+            }
         }
     }
 }
@@ -166,14 +176,20 @@ fn load(path: &Path, flags: InitFlags) -> Result<Nvml, Error> {
         NvmlError::LibloadingError(error) => {
             Error::Library { path: path.display().to_string(), reason: error.to_string() }
         }
+        NvmlError::FailedToLoadSymbol(_) => not_nvml(path, call),
         error => Error::from_wrapper(call, None, error),
     })?;
     if nvml.lib().nvmlShutdown.is_err() {
         // Dropping such a library panics.
         std::mem::forget(nvml);
-        return Err(Error::Symbol { call: "nvmlShutdown" });
+        return Err(not_nvml(path, "nvmlShutdown"));
     }
     Ok(nvml)
+}
+
+/// A library that loads and lacks what every NVML has.
+fn not_nvml(path: &Path, lacks: &str) -> Error {
+    Error::Library { path: path.display().to_string(), reason: format!("it has no {lacks}") }
 }
 
 #[cfg(test)]
@@ -195,6 +211,6 @@ mod tests {
     async fn a_library_that_is_not_nvml_is_an_error() {
         let session = Session::new(|| Some("libm.so.6".into()));
         let error = session.call("count the GPUs", LONG, |_| Ok(())).await.unwrap_err();
-        assert_eq!(error, Error::Symbol { call: "nvmlInit_v2" });
+        assert!(error.to_string().starts_with("cannot load NVML from libm.so.6: it has no nvmlInit_v2."), "{error}");
     }
 }

@@ -18,7 +18,7 @@ use super::{Error, OpenError, Settings};
 use crate::cdi::{self, Found, Target};
 use crate::claim::plan::Plan;
 use crate::claim::{Claim, ClaimUid};
-use crate::device::Node;
+use crate::device::{DeviceName, GpuUuid, Node};
 
 #[derive(Debug)]
 pub(super) struct Machine {
@@ -69,6 +69,11 @@ impl Machine {
     /// The claims that are prepared.
     pub(super) fn prepared(&self) -> Vec<ClaimUid> {
         self.store.in_state(State::PrepareCompleted)
+    }
+
+    /// Which GPUs claims were given by which names.
+    pub(super) fn names(&self) -> Vec<(DeviceName, GpuUuid)> {
+        self.store.names()
     }
 
     /// Whether nothing has to be done before containers can use what a completed record says.

@@ -17,7 +17,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use super::record::{Record, SCHEMA, State};
 use crate::claim::ClaimUid;
 use crate::claim::plan::{Holder, Holders};
-use crate::device::GpuUuid;
+use crate::device::{DeviceName, GpuUuid};
 use crate::host::atomic;
 
 /// Records tell which pods use which GPUs: nobody but root needs them.
@@ -88,6 +88,8 @@ enum Bad {
     Other(ClaimUid),
     #[error("its name is not that of a claim")]
     Name,
+    #[error("it is a directory")]
+    Directory,
 }
 
 // === impl Store ===
@@ -105,13 +107,14 @@ impl Store {
         for entry in fs::read_dir(&store.directory).map_err(failed("list", &store.directory))? {
             let path = entry.map_err(failed("list", &store.directory))?.path();
             let Some(stem) = path.file_name().and_then(|name| name.to_str()?.strip_suffix(SUFFIX)) else { continue };
-            let Ok(uid) = ClaimUid::parse(stem) else {
-                store.quarantine(&path, &Bad::Name)?;
-                continue;
+            let used = match ClaimUid::parse(stem) {
+                Ok(uid) => store.load(&uid).map(drop),
+                Err(_) => store.quarantine(&path, &Bad::Name),
             };
-            if let Err(error) = store.load(&uid) {
-                // Left where it is: the claim fails until somebody has seen to it, and only that claim.
-                tracing::error!(claim.uid = %uid, error = &error as &dyn std::error::Error, "cannot use a claim record");
+            if let Err(error) = used {
+                // Left where it is: its claim fails until somebody has seen to it, and only that claim.
+                let error = &error as &dyn std::error::Error;
+                tracing::error!(file = %path.display(), error, "cannot use a claim record");
             }
         }
         Ok(store)
@@ -167,6 +170,15 @@ impl Store {
         holders
     }
 
+    /// Which GPUs claims were given by which names.
+    pub(super) fn names(&self) -> Vec<(DeviceName, GpuUuid)> {
+        let records = self.records();
+        let devices = records.values().flat_map(|record| &record.devices).map(|device| &device.planned);
+        devices
+            .filter_map(|device| Some((DeviceName::parse(&device.wanted.device).ok()?, device.gpu.clone())))
+            .collect()
+    }
+
     /// The claims in a state, without those of a newer schema: what must be done about them is not known here.
     pub(super) fn in_state(&self, state: State) -> Vec<ClaimUid> {
         let records = self.records();
@@ -179,6 +191,9 @@ impl Store {
         let bytes = match fs::read(&path) {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) if error.kind() == io::ErrorKind::IsADirectory => {
+                return self.quarantine(&path, &Bad::Directory).map(|()| None);
+            }
             Err(source) => return Err(StoreError::Read { path, source }),
         };
         match serde_json::from_slice::<Record>(&bytes) {
@@ -195,7 +210,13 @@ impl Store {
         let directory = self.directory.join(QUARANTINE);
         let created = fs::create_dir_all(&directory);
         created.map_err(|source| StoreError::Directory { act: "create", path: directory, source })?;
-        let aside = self.aside(path);
+        let mut aside = self.aside(path);
+        // What is there already may be what somebody is looking for, and a directory cannot be replaced at all.
+        let mut number = 1_u32;
+        while aside.symlink_metadata().is_ok() {
+            aside = self.aside(Path::new(&format!("{}.{number}", path.display())));
+            number += 1;
+        }
         atomic::rename(path, &aside).map_err(StoreError::File)?;
         tracing::error!(
             from = %path.display(),

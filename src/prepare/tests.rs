@@ -122,6 +122,16 @@ async fn a_claim_comes_and_goes_and_leaves_nothing() {
 }
 
 #[tokio::test]
+async fn the_names_that_claims_know_gpus_by_outlive_the_process() {
+    let disk = Disk::new();
+    disk.start().await.prepare(mk_claim_b()).await.unwrap();
+    let preparer = disk.start().await;
+    assert_eq!(preparer.names(), [(DeviceName::gpu(1), mk_uuid(1))]);
+    preparer.unprepare(&mk_uid("b")).await.unwrap();
+    assert_eq!(preparer.names(), []);
+}
+
+#[tokio::test]
 async fn a_repeat_answers_the_same_and_writes_nothing() {
     let disk = Disk::new();
     let first = disk.start().await.prepare(mk_claim_a()).await.unwrap();
@@ -267,7 +277,7 @@ async fn a_claim_whose_gpu_is_gone_fails_and_gets_no_other() {
     let mut node = mk_node(2);
     node.gpus.remove(0);
     // Even if another GPU has taken its name.
-    node.gpus[0].name = crate::device::DeviceName::gpu(0);
+    node.gpus[0].name = DeviceName::gpu(0);
     disk.see(node);
 
     let preparer = disk.start().await;

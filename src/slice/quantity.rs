@@ -20,6 +20,16 @@ pub fn bytes(count: u64) -> String {
     format!("{rest}{}", SUFFIXES[power])
 }
 
+/// Whether a text is a whole number with or without one of the suffixes, and small enough: the API cuts quantities to
+/// 2^63 - 1, and what differs from what was sent is rewritten for ever.
+pub fn is_quantity(text: &str) -> bool {
+    let (digits, suffix) = text.split_at(text.bytes().take_while(u8::is_ascii_digit).count());
+    let Ok(number) = digits.parse::<i64>() else { return false };
+    let unit =
+        SUFFIXES.iter().zip(0_u32..).find(|(known, _)| **known == suffix).map(|(_, power)| 1_i64 << (10 * power));
+    unit.or((suffix == "k").then_some(1000)).is_some_and(|unit| number.checked_mul(unit).is_some())
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -51,11 +61,22 @@ mod tests {
         }
     }
 
+    #[test]
+    fn what_the_api_would_not_keep_is_no_quantity() {
+        for text in ["0", "1k", "80Gi", "81559Mi", "7Ei", "9223372036854775807"] {
+            assert!(is_quantity(text), "{text}");
+        }
+        for text in ["", "Gi", "-1", "+1", "1.5Gi", "80GiB", "80G i", "8Ei", "9223372036854775808", "é"] {
+            assert!(!is_quantity(text), "{text}");
+        }
+    }
+
     proptest! {
         #[test]
         fn no_byte_is_lost(factor in any::<u64>(), power in 0_u32..=60) {
             let count = factor << power;
             let text = bytes(count);
+            prop_assert_eq!(is_quantity(&text), i64::try_from(count).is_ok());
             prop_assume!(text != "1k");
             let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
             let at = SUFFIXES.iter().position(|suffix| *suffix == &text[digits.len()..]).unwrap();

@@ -26,6 +26,7 @@ fn gpus(count: usize) -> Vec<Gpu> {
             links: Vec::new(),
             fabric: None,
             place: Place::default(),
+            has_node: true,
         }
     };
     (0..count).map(gpu).collect()

@@ -21,7 +21,7 @@ fn device() -> PreparedDevice {
 }
 
 fn failure(message: &str) -> Failure {
-    Failure { message: message.to_owned(), causes: Vec::new() }
+    Failure { message: message.to_owned(), causes: None }
 }
 
 /// Does what a UID says: `good…`, `panics`, anything else fails. Keeps the UIDs that it was called with.
@@ -200,7 +200,7 @@ fn a_pod_is_told_what_failed_and_the_log_also_why() {
 
     let failure = Failure::new(Failed(io::Error::new(io::ErrorKind::StorageFull, "no space left on device")));
     assert_eq!(failure.message, "cannot write the record");
-    assert_eq!(failure.causes, ["no space left on device"]);
+    assert_eq!(failure.causes.as_deref(), Some("no space left on device"));
 }
 
 /// Keeps what is logged.

@@ -286,6 +286,19 @@ impl Host {
         procfs::new_boot_id(&self.proc)
     }
 
+    /// Has the driver number two GPUs, by index, the other way round, as it may after a reboot with other hardware in the
+    /// machine. What runs at this moment keeps seeing the old numbers: call it while nothing does, before
+    /// [`reboot`](Self::reboot).
+    pub fn swap_minors(&mut self, a: usize, b: usize) -> Result<(), Error> {
+        let gpus = &mut self.topology.gpus;
+        if let Some(index) = [a, b].into_iter().find(|&index| index >= gpus.len()) {
+            return Err(Error::NoGpu(format!("with index {index}")));
+        }
+        (gpus[a].minor, gpus[b].minor) = (gpus[b].minor, gpus[a].minor);
+        procfs::gpus(&self.proc, &self.topology)?;
+        self.node.set_topology(&self.topology).map_err(Error::Node)
+    }
+
     fn gpu_of_minor(&self, minor: u32) -> Result<&Gpu, Error> {
         let gpu = self.topology.gpus.iter().find(|gpu| gpu.minor == minor);
         gpu.ok_or_else(|| Error::NoGpu(format!("with minor {minor}")))

@@ -6,7 +6,7 @@
 //! `/proc`, `/dev` and the driver root from it. The files are compiled in: [`Topology::builtin`].
 //!
 //! ```text
-//!  files/dgx-h100.json ──▶ Topology ──▶ NodeDir::create ──▶ <dir>/topology.json   what the machine is (never changes)
+//!  files/dgx-h100.json ──▶ Topology ──▶ NodeDir::create ──▶ <dir>/topology.json   what the machine is
 //!                                                           <dir>/state.json      what happened to it since (a test writes)
 //!                                                           <dir>/events.jsonl    events for NVML event sets (appended)
 //! ```

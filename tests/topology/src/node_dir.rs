@@ -72,7 +72,7 @@ impl NodeDir {
         &self.path
     }
 
-    /// The machine as built. Never changes after [`create`](Self::create).
+    /// The machine as built. Never changes between two [`set_topology`](Self::set_topology).
     pub fn topology_path(&self) -> PathBuf {
         self.path.join("topology.json")
     }
@@ -103,6 +103,11 @@ impl NodeDir {
         let path = self.state_path();
         let json = fs::read_to_string(&path).map_err(file("read", &path))?;
         serde_json::from_str(&json).map_err(|source| Error::State { path, source })
+    }
+
+    /// Replaces the machine, as a reboot into other hardware does. Processes that have it open keep the old one.
+    pub fn set_topology(&self, topology: &Topology) -> Result<(), Error> {
+        replace(&self.topology_path(), &to_json(topology)?)
     }
 
     /// Changes the state; readers in all processes see either the old or the new one.

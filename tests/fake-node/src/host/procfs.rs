@@ -20,21 +20,7 @@ const KERNEL_UUID: &str = "/proc/sys/kernel/random/uuid";
 
 /// Writes the whole of procfs.
 pub(super) fn build(proc: &Tree, topology: &Topology) -> Result<(), Error> {
-    for gpu in &topology.gpus {
-        let board = topology.board(gpu);
-        let vbios = if board.vbios_version.is_empty() { "??.??.??.??.??" } else { &board.vbios_version };
-        let information = format!(
-            "Model: \t\t {}\nIRQ:   \t\t {}\nGPU UUID: \t {}\nVideo BIOS: \t {vbios}\nBus Type: \t PCIe\n\
-             DMA Size: \t 52 bits\nDMA Mask: \t 0xfffffffffffff\nBus Location: \t {}\nDevice Minor: \t {}\n\
-             GPU Excluded:\t No\n",
-            board.product_name,
-            256 + gpu.minor,
-            gpu.uuid,
-            gpu.bus_id,
-            gpu.minor,
-        );
-        proc.file(format!("driver/nvidia/gpus/{}/information", gpu.bus_id), information)?;
-    }
+    gpus(proc, topology)?;
     proc.file(
         "driver/nvidia/params",
         "ResmanDebugLevel: 4294967295\nRmLogonRC: 1\nModifyDeviceFiles: 1\nDeviceFileUID: 0\nDeviceFileGID: 0\n\
@@ -57,6 +43,26 @@ pub(super) fn build(proc: &Tree, topology: &Topology) -> Result<(), Error> {
     )?;
     new_boot_id(proc)?;
     driver_version(proc, &topology.system.driver_version)
+}
+
+/// What the driver says of each GPU.
+pub(super) fn gpus(proc: &Tree, topology: &Topology) -> Result<(), Error> {
+    for gpu in &topology.gpus {
+        let board = topology.board(gpu);
+        let vbios = if board.vbios_version.is_empty() { "??.??.??.??.??" } else { &board.vbios_version };
+        let information = format!(
+            "Model: \t\t {}\nIRQ:   \t\t {}\nGPU UUID: \t {}\nVideo BIOS: \t {vbios}\nBus Type: \t PCIe\n\
+             DMA Size: \t 52 bits\nDMA Mask: \t 0xfffffffffffff\nBus Location: \t {}\nDevice Minor: \t {}\n\
+             GPU Excluded:\t No\n",
+            board.product_name,
+            256 + gpu.minor,
+            gpu.uuid,
+            gpu.bus_id,
+            gpu.minor,
+        );
+        proc.file(format!("driver/nvidia/gpus/{}/information", gpu.bus_id), information)?;
+    }
+    Ok(())
 }
 
 /// What names the driver's version; changes with the driver.

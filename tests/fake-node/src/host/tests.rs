@@ -333,6 +333,25 @@ fn a_reboot_has_a_new_id_and_empties_var_run_alone() {
 }
 
 #[test]
+fn swapped_minors_are_the_same_in_procfs_and_for_nvml() {
+    let mut machine = Machine::build("dgx-h100");
+    let bus_ids = [1, 2].map(|index| machine.host.topology().gpus[index].bus_id.clone());
+    let minors = |machine: &Machine| {
+        let topology = machine.host.node().topology().unwrap();
+        assert_eq!(topology, *machine.host.topology());
+        for (gpu, bus_id) in topology.gpus[1..].iter().zip(&bus_ids) {
+            let information = machine.read(format!("proc/driver/nvidia/gpus/{bus_id}/information"));
+            assert!(information.contains(&format!("Device Minor: \t {}\n", gpu.minor)), "{information}");
+        }
+        [topology.gpus[1].minor, topology.gpus[2].minor]
+    };
+    assert_eq!(minors(&machine), [1, 2]);
+    machine.host.swap_minors(1, 2).unwrap();
+    assert_eq!(minors(&machine), [2, 1]);
+    assert!(matches!(machine.host.swap_minors(1, 8), Err(Error::NoGpu(_))));
+}
+
+#[test]
 fn the_stand_in_for_nvidia_smi_prints_its_files_and_remembers_its_calls() {
     let machine = Machine::build("a100-and-t4");
     let text = |output: Output| String::from_utf8(output.stdout).unwrap();
