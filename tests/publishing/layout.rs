@@ -4,6 +4,7 @@ use fake_node::api::{ApiServer, Verb};
 use serde_json::Value;
 use topology::{Fault, Gpu, Topology};
 
+use crate::node::Machine;
 use crate::scene::{Scene, generation, name, readiness, slice_count, uid};
 
 /// So many that they do not fit into one slice.
@@ -29,7 +30,7 @@ fn devices(slice: &Value) -> usize {
 
 #[tokio::test]
 async fn a_change_of_several_slices_is_a_new_generation_with_one_count() {
-    let scene = Scene::of(many_gpus()).await;
+    let scene = Scene::of(Machine::of(many_gpus())).await;
     let _plugin = scene.ready_plugin().await;
     let slices = scene.node.slices();
     assert_eq!(slices.iter().map(devices).collect::<Vec<_>>(), [64, 6]);
@@ -62,14 +63,14 @@ async fn as_long_as_nothing_is_known_nothing_is_published_and_nothing_withdrawn(
     scene.api().forget_requests();
 
     let broken = Fault { call: "nvmlInit".to_owned(), code: Some(9), ..Fault::default() };
-    scene.node.host.node().update(|state| state.faults = vec![broken]).unwrap();
-    let mut plugin = scene.node.start_plugin().unwrap();
-    plugin.wait_for_log("The kubelet registered the plugin").await.unwrap();
+    scene.node.set_nvml_faults(vec![broken]);
+    let mut plugin = scene.node.registered_plugin().await;
+    plugin.wait_for_log("cannot read the GPUs").await.unwrap();
     let (ready, line) = readiness(&mut plugin).await;
     assert!(!ready && line == "wait slices: not published: the node's devices are not known yet", "{line}");
     assert_eq!(scene.slice(), slice);
 
-    scene.node.host.node().update(|state| state.faults.clear()).unwrap();
+    scene.node.set_nvml_faults(Vec::new());
     plugin.wait_until_ready().await.unwrap();
     assert_eq!(scene.slice(), slice);
     assert_eq!(scene.api().writes().len(), 0, "{:?}", scene.api().writes());

@@ -11,6 +11,9 @@
     reason = "a test fails by panicking, also in its helpers"
 )]
 
+#[path = "../support/node.rs"]
+mod node;
+
 mod layout;
 mod outage;
 mod repair;

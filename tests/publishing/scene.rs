@@ -1,62 +1,39 @@
 //! A node with the plugin under test, and what a test asks of the two.
 
-use std::path::Path;
-use std::time::Duration;
-
 use fake_node::api::{ApiServer, Failure, FailureRule, Kind, Matching, Verb};
-use fake_node::kubelet::Clock;
-use fake_node::node::{DRIVER, NODE, Node, Settings};
+use fake_node::node::{DRIVER, NODE};
 use fake_node::plugin::Plugin;
 use serde_json::Value;
-use tempfile::TempDir;
-use topology::{GpuState, Topology};
+use topology::GpuState;
 
-/// The binary under test.
-const PLUGIN: &str = env!("CARGO_BIN_EXE_gpu-dra-plugin");
+use crate::node::{Machine, TestNode, within};
 
-/// How fast the kubelet's time runs.
-const SCALE: f64 = 20.0;
-
-/// How long a test waits before it fails. Machines that run tests can be very slow.
-const PATIENCE: Duration = Duration::from_secs(60);
-
-/// A node in a temporary directory.
+/// A node, seen through its API server.
 pub(crate) struct Scene {
-    pub(crate) node: Node,
-    _directory: TempDir,
+    pub(crate) node: TestNode,
 }
 
 // === impl Scene ===
 
 impl Scene {
-    pub(crate) async fn new(topology: &str) -> Self {
-        Self::of(Topology::builtin(topology).unwrap()).await
+    /// Starts everything but the plugin.
+    pub(crate) async fn new(topology: &'static str) -> Self {
+        Self::of(Machine::new(topology)).await
     }
 
-    /// Starts everything but the plugin.
-    pub(crate) async fn of(topology: Topology) -> Self {
-        // Sockets are bound below it, so its path must be short.
-        let directory = tempfile::Builder::new().prefix("node-").tempdir().unwrap();
-        let settings = Settings {
-            clock: Clock::scaled(SCALE),
-            plugin: PLUGIN.into(),
-            // Cargo puts the library of a dependency beside the test.
-            library: std::env::current_exe().unwrap().with_file_name(Settings::LIBRARY),
-            ..Settings::new(topology, Path::new(""))
-        };
-        let node = Node::start(settings, directory.path()).await.unwrap();
-        Self { node, _directory: directory }
+    pub(crate) async fn of(machine: Machine) -> Self {
+        Self { node: machine.start().await }
     }
 
     /// Starts the plugin too, and waits until it is ready and watches its slices.
-    pub(crate) async fn ready(topology: &str) -> (Self, Plugin) {
+    pub(crate) async fn ready(topology: &'static str) -> (Self, Plugin) {
         let scene = Self::new(topology).await;
         let plugin = scene.ready_plugin().await;
         (scene, plugin)
     }
 
     pub(crate) async fn ready_plugin(&self) -> Plugin {
-        let plugin = self.node.start_ready_plugin().await.unwrap();
+        let plugin = self.node.ready_plugin().await;
         self.until("it watches", |api| (api.count(&watches()) > 0).then_some(())).await;
         plugin
     }
@@ -121,11 +98,6 @@ impl Scene {
 /// Requests that watch slices.
 pub(crate) fn watches() -> Matching {
     Matching::any().verb(Verb::Watch).kind(Kind::ResourceSlice)
-}
-
-/// Waits for something that tells when it happens, but not for ever.
-pub(crate) async fn within<T>(what: &str, event: impl Future<Output = T>) -> T {
-    tokio::time::timeout(PATIENCE, event).await.unwrap_or_else(|_| panic!("not within {PATIENCE:?}: {what}"))
 }
 
 /// The line of `/readyz` about slices, and whether all is ready.
