@@ -7,7 +7,7 @@
 //!                  │        │                                             │
 //!               claims      │  version: which resource.k8s.io?    slices: desired, changes (pure)
 //!           JSON ─▶ Claim   │  wire: v1 ◀─▶ v1beta1 (pure)                │
-//!                           ▼                                             ▼
+//!                           ▼                                             ├──▶ node_events: what people should know
 //!                        request: one bounded call, one error ◀───────────┘
 //!                           │
 //!                        client: kubeconfig or service account, TLS, no retries
@@ -18,6 +18,7 @@
 
 mod claims;
 mod client;
+mod node_events;
 pub mod publisher;
 mod request;
 pub mod slices;

@@ -2,6 +2,12 @@
 //!
 //! Building a client reads files and makes no request, so an API server that is down does not stop the plugin from
 //! starting. The client never retries on its own: whoever calls knows how much of the kubelet's patience is left.
+//!
+//! Tokens and certificate authorities are replaced while we run: the kubelet rewrites a service account's token once most
+//! of its hour is over. kube reads the token's file again every 50 s (`TokenFile` in its `client::auth`), in a pod and
+//! for a `tokenFile` of a kubeconfig alike, and keeps the last one when the file is gone; in a pod it does the same with
+//! the file of authorities (`ReloadingVerifier` in its `client::tls`). The old token is good for
+//! minutes after that, and a request that is refused nevertheless is made again like any other.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

@@ -39,6 +39,8 @@ pub(super) struct State {
     pub(super) slices: BTreeMap<String, Value>,
     /// By path below the version.
     pub(super) claims: BTreeMap<String, Value>,
+    /// Events, as created.
+    pub(super) events: Vec<Value>,
     /// `METHOD path` of every request, without the query.
     pub(super) log: Vec<String>,
     fault: Script,
@@ -79,6 +81,7 @@ impl Fake {
             node_uid: "node-uid-1".into(),
             slices: BTreeMap::new(),
             claims: BTreeMap::new(),
+            events: Vec::new(),
             log: Vec::new(),
             fault: Arc::new(|_, _| None),
             mutate: |_| {},
@@ -147,7 +150,8 @@ impl State {
     }
 
     pub(super) fn writes(&self) -> usize {
-        ["POST", "PUT", "DELETE"].into_iter().map(|method| self.count(method)).sum()
+        let slices = "/apis/resource.k8s.io/";
+        ["POST", "PUT", "DELETE"].into_iter().map(|method| self.count(&format!("{method} {slices}"))).sum()
     }
 
     /// Stores a slice as anybody could, and tells the watches.
@@ -177,6 +181,15 @@ impl State {
         }
     }
 
+    pub(super) fn is_watched(&self) -> bool {
+        self.watches.iter().any(|watch| !watch.is_closed())
+    }
+
+    /// Ends all watches before their time.
+    pub(super) fn cut_watches(&mut self) {
+        self.watches.clear();
+    }
+
     fn tell(&mut self, kind: &str, slice: &Value) {
         let line = Bytes::from(format!("{}\n", json!({"type": kind, "object": slice})));
         self.history.push((self.version, line.clone()));
@@ -190,6 +203,10 @@ impl State {
         }
         if path == format!("/api/v1/nodes/{NODE}") {
             return Reply::Whole(200, json!({"metadata": {"uid": self.node_uid}}));
+        }
+        if path == "/apis/events.k8s.io/v1/namespaces/default/events" {
+            self.events.push(body.clone());
+            return Reply::Whole(201, body);
         }
         let below = path.strip_prefix("/apis/resource.k8s.io/").and_then(|rest| rest.split_once('/'));
         let Some((version, below)) = below.filter(|(version, _)| self.served.contains(version)) else {

@@ -4,9 +4,10 @@
 //!          ┌──────────────────────────────────────────────────────────────────────────┐
 //!          ▼                                                                          │
 //!        list ──▶ changes ──▶ none: accepted ──▶ watch from there ──▶ wanted changed ─┤
-//!          ▲         │                               ├─ somebody touched a slice ─────┤ after a pause that grows
-//!          │         └─▶ delete, update, create ─┐   ├─ the watch has ended ──────────┤
-//!          └─────────────────────────────────────┘   └─ failed ───────────────────────┘ after a pause that grows
+//!          ▲         │                               ├─ its time is up ───────────────┤ and the Node is read again
+//!          │         │                               ├─ somebody touched a slice ─────┤ after a pause that grows
+//!          │         └─▶ delete, update, create ─┐   └─ ended early, failed ──────────┤ after a pause that grows
+//!          └─────────────────────────────────────┘                                      and versions are asked for
 //! ```
 //!
 //! There is no cache to be stale: every decision is made on a list that is as new as the server has it, and a pool
@@ -18,8 +19,9 @@
 
 mod budget;
 mod metrics;
+mod report;
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use backon::{BackoffBuilder, ExponentialBuilder};
 use http::Method;
@@ -27,6 +29,7 @@ use serde_json::Value;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout_at};
 
+use super::node_events::NodeEvents;
 use super::request::{Events, RequestError};
 use super::slices::{self, Adopted, Change, Owner, Plan};
 use super::version::Version;
@@ -35,6 +38,8 @@ use crate::slice::Pool;
 use budget::Budget;
 pub use metrics::Metrics;
 use metrics::{Outcome, Verb, Write};
+pub use report::Published;
+use report::Report;
 
 /// Before another look after an error, from and to; each is drawn out at random to at most double.
 const AFTER_ERROR: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(30)];
@@ -50,42 +55,20 @@ const QUIET: Duration = Duration::from_secs(60);
 /// after that also finds what a stalled watch did not report.
 const WATCH_SECONDS: [u64; 2] = [240, 360];
 
-/// What the server may be late with ending a watch before we do.
-const WATCH_GRACE: Duration = Duration::from_secs(15);
+/// What the server may be early or late with ending a watch. One that ends it before that is going down, maybe for an
+/// upgrade, and is asked anew for the versions that it serves; one that does not end it has stalled.
+const WATCH_SLACK: u64 = 15;
+
+/// The longest that a server may tell us to wait. It is asked seldom enough by then.
+const MAX_RETRY_AFTER: Duration = Duration::from_secs(60);
 
 type Pauses = <ExponentialBuilder as BackoffBuilder>::Backoff;
-
-/// What the API server has of this node's pool.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Published {
-    /// Nothing was accepted since the plugin has started.
-    Never {
-        /// What stands in the way.
-        reason: String,
-    },
-    /// The slices are as they should be.
-    Accepted {
-        /// The pool's generation.
-        generation: u64,
-        /// Since when.
-        at: SystemTime,
-    },
-    /// They were, and since then something could not be written or checked.
-    Failing {
-        /// What stands in the way.
-        reason: String,
-        /// Since when.
-        since: SystemTime,
-        /// The generation that was accepted last.
-        generation: u64,
-    },
-}
 
 /// Publishes the pool of one node.
 pub struct Publisher {
     cluster: Cluster,
     wanted: watch::Receiver<Option<Pool>>,
-    published: watch::Sender<Published>,
+    report: Report,
     metrics: Metrics,
     budget: Budget,
     adopted: Adopted,
@@ -110,6 +93,8 @@ enum Wake {
     Disturbed,
     /// Its time was up.
     Expired,
+    /// The server ended it before.
+    Ended,
 }
 
 /// A list of slices, in the shape of `v1`.
@@ -129,12 +114,11 @@ impl Publisher {
         wanted: watch::Receiver<Option<Pool>>,
         metrics: Metrics,
     ) -> (Self, watch::Receiver<Published>) {
-        let reason = "the node's devices are not known yet".to_owned();
-        let (published, accepted) = watch::channel(Published::Never { reason });
+        let (report, accepted) = Report::new(metrics.clone(), NodeEvents::new(&cluster));
         let this = Self {
             cluster,
             wanted,
-            published,
+            report,
             metrics,
             budget: Budget::default(),
             adopted: Adopted::default(),
@@ -146,41 +130,48 @@ impl Publisher {
     /// Runs until the sender of the wanted pool is gone. May be dropped at any time: the next one continues.
     pub async fn run(mut self) {
         let mut errors = pauses(AFTER_ERROR);
+        let mut broken_watches = pauses(AFTER_ERROR);
         let mut disturbances = pauses(AFTER_DISTURBANCE);
-        let mut just_written = false;
-        while self.wanted.has_changed().is_ok() {
+        // Whether this very pool was written, or somebody else was faster, and it was not found settled since.
+        let (mut just_written, mut just_raced) = (false, false);
+        while let Ok(changed) = self.wanted.has_changed() {
+            just_written &= !changed;
             let wanted = self.wanted.borrow_and_update().clone();
             let Some(pool) = wanted else {
                 let _ = self.wanted.changed().await;
                 continue;
             };
+            self.report.wanted();
             let (version, resource_version) = match self.look(&pool).await {
                 Ok(Look::Settled { version, resource_version, generation }) => {
-                    just_written = false;
-                    self.accepted(generation);
+                    (just_written, just_raced) = (false, false);
+                    errors = pauses(AFTER_ERROR);
+                    self.report.accepted(generation);
                     (version, resource_version)
                 }
                 Ok(Look::Written) => {
                     // What was written a moment ago should be right now. If not, somebody is at it.
                     if just_written {
+                        self.report.contested().await;
                         sleep(next(&mut disturbances)).await;
                     }
                     just_written = true;
                     continue;
                 }
                 Ok(Look::Throttled(pause)) => {
-                    tracing::warn!(?pause, "too many writes of ResourceSlices in a minute; waiting");
+                    just_written = false;
+                    self.report.throttled(pause).await;
                     sleep(pause).await;
                     continue;
                 }
-                Err(error) if error.is_race() && !just_written => {
-                    just_written = true;
+                Err(error) if error.is_race() && !just_written && !just_raced => {
+                    just_raced = true;
                     sleep(next(&mut disturbances)).await;
                     continue;
                 }
                 Err(error) => {
-                    self.failed(&error);
-                    sleep(next(&mut errors).max(error.retry_after().unwrap_or_default())).await;
+                    self.report.failed(&error).await;
+                    sleep(pause_after(&error, &mut errors)).await;
                     continue;
                 }
             };
@@ -189,17 +180,25 @@ impl Publisher {
             if start.elapsed() >= QUIET {
                 disturbances = pauses(AFTER_DISTURBANCE);
             }
+            // That watches break every now and then is no reason to look away for longer and longer.
+            if start.elapsed() >= AFTER_ERROR[1] {
+                broken_watches = pauses(AFTER_ERROR);
+            }
             match wake {
-                Ok(wake) => {
-                    errors = pauses(AFTER_ERROR);
-                    if let Wake::Disturbed = wake {
-                        sleep(next(&mut disturbances)).await;
-                    }
+                Ok(Wake::WantedChanged) => {}
+                Ok(Wake::Disturbed) => sleep(next(&mut disturbances)).await,
+                // The Node too is looked at from time to time. Created anew it has another UID, and the cluster is about
+                // to delete what belonged to the old one.
+                Ok(Wake::Expired) => self.node_uid = None,
+                Ok(Wake::Ended) => {
+                    self.cluster.negotiated.forget(version);
+                    sleep(next(&mut broken_watches)).await;
                 }
                 Err(error) => {
                     // The slices were right a moment ago; whether they still are is for the next look to say.
                     tracing::warn!(error = &error as &dyn std::error::Error, "the watch of ResourceSlices broke");
-                    sleep(next(&mut errors).max(error.retry_after().unwrap_or_default())).await;
+                    self.cluster.negotiated.forget(version);
+                    sleep(pause_after(&error, &mut broken_watches)).await;
                 }
             }
         }
@@ -207,6 +206,8 @@ impl Publisher {
 
     /// Compares what is there with what should be, and writes the difference.
     async fn look(&mut self, pool: &Pool) -> Result<Look, RequestError> {
+        self.adopted.keep(pool.slices.len());
+        self.count_altered();
         let listed = self.list().await?;
         let plan = self.plan(pool, &listed.slices).await?;
         if plan.changes.is_empty() {
@@ -255,10 +256,15 @@ impl Publisher {
         let Value::Array(items) = list["items"].take() else {
             return Err(RequestError::Missing("list of items"));
         };
+        // What stands between us and the server may not know the selector, and what is not ours must not be deleted.
+        let is_ours = |slice: &Value| {
+            slice["spec"]["driver"] == *self.cluster.driver && slice["spec"]["nodeName"] == *self.cluster.node
+        };
+        let slices = items.into_iter().map(|item| wire::from_wire(version, item)).filter(is_ours);
         Ok(Listed {
             version,
             resource_version: resource_version.ok_or(RequestError::Missing("resource version"))?,
-            slices: items.into_iter().map(|item| wire::from_wire(version, item)).collect(),
+            slices: slices.collect(),
         })
     }
 
@@ -284,12 +290,17 @@ impl Publisher {
         let name = answer["metadata"]["name"].as_str().unwrap_or_default();
         tracing::info!(?verb, slice = name, path, "wrote a ResourceSlice");
         if let Some(index) = index {
-            let dropped = self.adopted.compare(index, &object, &answer);
-            if !dropped.is_empty() {
-                tracing::warn!(slice = name, fields = ?dropped, "the API server does not store these fields as sent");
+            let altered: Vec<_> = self.adopted.compare(index, &object, &answer).into_iter().collect();
+            self.count_altered();
+            if !altered.is_empty() {
+                self.report.altered(name, &altered).await;
             }
         }
         Ok(())
+    }
+
+    fn count_altered(&self) {
+        self.metrics.altered.set(i64::try_from(self.adopted.count()).unwrap_or(i64::MAX));
     }
 
     /// Waits until there is a reason to look again.
@@ -301,7 +312,8 @@ impl Publisher {
             "resourceslices?watch=true&allowWatchBookmarks=true&timeoutSeconds={seconds}\
              &resourceVersion={resource_version}&{selector}"
         ));
-        let deadline = Instant::now() + Duration::from_secs(seconds) + WATCH_GRACE;
+        let start = Instant::now();
+        let [early, late] = [seconds.saturating_sub(WATCH_SLACK), seconds + WATCH_SLACK].map(Duration::from_secs);
         let opened = tokio::select! {
             _ = self.wanted.changed() => return Ok(Wake::WantedChanged),
             opened = self.cluster.requests.watch(&path) => opened,
@@ -309,8 +321,9 @@ impl Publisher {
         let mut events = self.served(version, opened)?;
         tokio::select! {
             _ = self.wanted.changed() => Ok(Wake::WantedChanged),
-            disturbed = timeout_at(deadline, disturbed(&mut events)) => match disturbed {
+            disturbed = timeout_at(start + late, disturbed(&mut events)) => match disturbed {
                 Ok(Ok(true)) => Ok(Wake::Disturbed),
+                Ok(Ok(false)) if start.elapsed() < early => Ok(Wake::Ended),
                 Ok(Ok(false)) | Err(_) => Ok(Wake::Expired),
                 Ok(Err(error)) => Err(error),
             },
@@ -323,49 +336,6 @@ impl Publisher {
             self.cluster.negotiated.forget(version);
         }
         result
-    }
-
-    fn accepted(&self, generation: u64) {
-        let now = SystemTime::now();
-        let news = self.published.send_if_modified(|published| {
-            if matches!(published, Published::Accepted { generation: known, .. } if *known == generation) {
-                return false;
-            }
-            *published = Published::Accepted { generation, at: now };
-            true
-        });
-        if news {
-            tracing::info!(generation, "the API server has this node's ResourceSlices as they should be");
-        }
-        self.metrics.accepted_generation.set(i64::try_from(generation).unwrap_or(i64::MAX));
-        self.metrics.accepted_seconds.set(now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64());
-    }
-
-    fn failed(&self, error: &RequestError) {
-        let reason = error.to_string();
-        let now = SystemTime::now();
-        let news = self.published.send_if_modified(|published| {
-            let next = match &*published {
-                Published::Never { reason: known } | Published::Failing { reason: known, .. } if *known == reason => {
-                    return false;
-                }
-                Published::Never { .. } => Published::Never { reason: reason.clone() },
-                Published::Accepted { generation, .. } => {
-                    Published::Failing { reason: reason.clone(), since: now, generation: *generation }
-                }
-                Published::Failing { since, generation, .. } => {
-                    Published::Failing { reason: reason.clone(), since: *since, generation: *generation }
-                }
-            };
-            *published = next;
-            true
-        });
-        let error: &dyn std::error::Error = error;
-        if news {
-            tracing::warn!(error, "cannot keep this node's ResourceSlices up to date; trying again");
-        } else {
-            tracing::debug!(error, "still cannot keep this node's ResourceSlices up to date");
-        }
     }
 }
 
@@ -395,6 +365,10 @@ async fn disturbed(events: &mut Events) -> Result<bool, RequestError> {
 
 fn pauses([min, max]: [Duration; 2]) -> Pauses {
     ExponentialBuilder::new().with_min_delay(min).with_max_delay(max).with_jitter().without_max_times().build()
+}
+
+fn pause_after(error: &RequestError, pauses: &mut Pauses) -> Duration {
+    next(pauses).max(error.retry_after().unwrap_or_default().min(MAX_RETRY_AFTER))
 }
 
 fn next(pauses: &mut Pauses) -> Duration {

@@ -95,6 +95,11 @@ impl Requests {
         Self { client }
     }
 
+    /// For what kube has words for.
+    pub(super) fn client(&self) -> &kube::Client {
+        &self.client
+    }
+
     /// Reads a document.
     pub(super) async fn get(&self, path: &str) -> Result<Value, RequestError> {
         self.send(Method::GET, path, None).await

@@ -192,6 +192,16 @@ impl Adopted {
         if known { BTreeSet::new() } else { paths }
     }
 
+    /// Forgets what the server made of slices that there are no more.
+    pub fn keep(&mut self, slices: usize) {
+        self.forms.retain(|index, _| *index < slices);
+    }
+
+    /// How many slices it does not store as sent.
+    pub fn count(&self) -> usize {
+        self.forms.len()
+    }
+
     fn same_content(&self, index: usize, wanted: &Value, existing: &Value) -> bool {
         let wanted = canonical::content(&wanted["spec"]);
         let existing = canonical::content(&existing["spec"]);

@@ -34,7 +34,7 @@ const GRACE: Duration = Duration::from_secs(30);
 
 /// Says what node to make.
 pub(crate) struct Machine {
-    topology: &'static str,
+    topology: Topology,
     release: Release,
     clock: Clock,
 }
@@ -48,7 +48,12 @@ pub(crate) struct TestNode {
 // === impl Machine ===
 
 impl Machine {
+    /// One of the built-in machines.
     pub(crate) fn new(topology: &'static str) -> Self {
+        Self::of(Topology::builtin(topology).unwrap())
+    }
+
+    pub(crate) fn of(topology: Topology) -> Self {
         Self { topology, release: Release::V1_36, clock: Clock::scaled(SCALE) }
     }
 
@@ -70,7 +75,7 @@ impl Machine {
             plugin: PLUGIN.into(),
             // Cargo puts the library of a dependency beside the test.
             library: std::env::current_exe().unwrap().with_file_name("libmock_nvml.so"),
-            ..Settings::new(Topology::builtin(self.topology).unwrap(), Path::new(""))
+            ..Settings::new(self.topology, Path::new(""))
         };
         let node = node::Node::start(settings, directory.path()).await.unwrap();
         TestNode { node, _directory: directory }

@@ -16,6 +16,7 @@ pub struct Metrics {
     pub(super) writes: Family<Write, Counter>,
     pub(super) accepted_generation: Gauge,
     pub(super) accepted_seconds: Gauge<f64, AtomicU64>,
+    pub(super) altered: Gauge,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -63,8 +64,13 @@ impl Metrics {
         );
         registry.register(
             "slice_accepted_timestamp_seconds",
-            "When the API server accepted this node's pool last, in Unix time",
+            "When the API server was last seen to have this node's pool as wanted, in Unix time",
             metrics.accepted_seconds.clone(),
+        );
+        registry.register(
+            "slices_altered",
+            "ResourceSlices of this node that the API server does not store as sent",
+            metrics.altered.clone(),
         );
         metrics
     }

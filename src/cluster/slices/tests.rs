@@ -1,3 +1,5 @@
+use proptest::prelude::*;
+
 use crate::device::DeviceName;
 
 use super::*;
@@ -78,6 +80,61 @@ fn from_one_pool_to_another() {
     ] {
         let (generation, changes) = short(&existing, wanted);
         assert_eq!((generation, changes.as_str()), expected, "{what}");
+    }
+}
+
+/// A server that does what it is told.
+fn apply(existing: &mut Vec<Value>, change: Change) {
+    match change {
+        Change::Delete { name, .. } => existing.retain(|slice| slice["metadata"]["name"] != *name),
+        Change::Update { name, object, .. } => {
+            *existing.iter_mut().find(|slice| slice["metadata"]["name"] == *name).unwrap() = object;
+        }
+        Change::Create { mut object, .. } => {
+            let prefix = object["metadata"]["generateName"].as_str().unwrap().to_owned();
+            object["metadata"]["name"] = format!("{prefix}{}", object["spec"]["pool"]["generation"]).into();
+            existing.push(object);
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn from_any_state_even_a_half_written_one_the_pool_comes_out_complete_and_at_one_generation(
+        before in proptest::collection::vec(proptest::collection::vec(0_u32..4, 0..3), 1..5),
+        half in proptest::collection::vec(proptest::collection::vec(0_u32..4, 0..3), 1..5),
+        after in proptest::collection::vec(proptest::collection::vec(0_u32..4, 0..3), 1..5),
+        written in 0_usize..9,
+        lost in proptest::collection::vec(0_usize..8, 0..3),
+    ) {
+        let of = |slices: &[Vec<u32>]| pool(&slices.iter().map(Vec::as_slice).collect::<Vec<_>>());
+        let plan = |existing: &[Value], pool: &Pool| changes(existing, &desired_for(pool), &Adopted::default());
+        let mut slices = stored(&of(&before), 7);
+        // The plugin is killed in the middle of one change, and slices get lost, before it makes another.
+        for change in plan(&slices, &of(&half)).changes.into_iter().take(written) {
+            apply(&mut slices, change);
+        }
+        for index in lost {
+            if !slices.is_empty() {
+                slices.remove(index % slices.len());
+            }
+        }
+        let wanted = of(&after);
+        let Plan { generation, changes } = plan(&slices, &wanted);
+        for change in changes {
+            apply(&mut slices, change);
+        }
+        let count = wanted.slices.len();
+        prop_assert_eq!(slices.len(), count);
+        for slice in &slices {
+            prop_assert_eq!(&slice["spec"]["pool"]["generation"], generation);
+            prop_assert_eq!(&slice["spec"]["pool"]["resourceSliceCount"], count);
+        }
+        slices.sort_by_key(|slice| slice["metadata"]["name"].to_string());
+        for (slice, wanted) in slices.iter().zip(desired_for(&wanted)) {
+            prop_assert_eq!(&slice["spec"]["devices"], &wanted["spec"]["devices"]);
+        }
+        prop_assert_eq!(plan(&slices, &wanted).changes, vec![], "nothing is left to do");
     }
 }
 

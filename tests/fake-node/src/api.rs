@@ -41,12 +41,13 @@ mod store;
 mod table;
 mod validate;
 mod watching;
+mod webhook;
 mod writing;
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
@@ -66,6 +67,7 @@ pub use self::route::Verb;
 use self::serve::Shared;
 use self::store::{Key, Store};
 pub use self::validate::{Part, Rules, validate};
+use self::webhook::Webhooks;
 use crate::release::Release;
 
 /// Field manager, and author, of what scenarios write from Rust.
@@ -143,11 +145,16 @@ impl ApiServer {
         let address = listener
             .local_addr()
             .map_err(|source| ApiError::Listen { address: ([127, 0, 0, 1], options.port).into(), source })?;
-        let registry = Registry { store: Store::new(), release: options.release, gates: options.gates };
+        let registry = Registry {
+            store: Store::new(),
+            release: options.release,
+            gates: options.gates,
+            webhooks: Webhooks::default(),
+        };
         let discovery = Discovery { release: options.release, versions: options.versions };
         let shared = Shared {
             registry: Arc::new(registry),
-            discovery,
+            discovery: RwLock::new(discovery),
             faults: Faults::default(),
             cut: watch::Sender::new(0),
             address,
@@ -183,6 +190,12 @@ impl ApiServer {
         let listener = listen(self.shared.address).await?;
         self.running.set(tokio::spawn(serve::serve(listener, Arc::clone(&self.shared))));
         Ok(())
+    }
+
+    /// Serves other versions of resource.k8s.io from now on; none takes the group away. Running watches go on: an upgrade
+    /// stops the server before and restarts it after that.
+    pub fn serve_versions(&self, versions: &[Version]) {
+        versions.clone_into(&mut self.shared.discovery.write().unwrap_or_else(PoisonError::into_inner).versions);
     }
 
     /// `http://127.0.0.1:<port>`
@@ -335,6 +348,11 @@ impl ApiServer {
     /// Accepts requests without answering them, until the returned value is dropped; then they are served.
     pub fn stall(&self, requests: Matching) -> Stall {
         self.shared.faults.stall(requests)
+    }
+
+    /// Installs an admission webhook that changes objects of a kind, in the shape of v1, before they are checked.
+    pub fn mutate(&self, kind: Kind, mutation: impl Fn(&mut Value) + Send + Sync + 'static) {
+        self.shared.registry.webhooks.install(kind, Box::new(mutation));
     }
 
     /// Ends all running watches in order; clients watch again from where they were.

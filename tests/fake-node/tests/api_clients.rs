@@ -367,6 +367,39 @@ async fn each_release_serves_its_versions() {
 }
 
 #[tokio::test]
+async fn the_served_versions_can_change_and_go_away() {
+    let (server, client) = start(Release::V1_36).await;
+    let slices: Api<ResourceSlice> = Api::all(client.clone());
+    slices.create(&PostParams::default(), &typed(slice("a", &["gpu-0"]))).await.unwrap();
+    server.serve_versions(&[Version::V1Beta1]);
+    assert_eq!(code(&slices.get("a").await.unwrap_err()), 404);
+    let versions = |group: &kube::discovery::ApiGroup| group.versions().map(str::to_owned).collect::<Vec<_>>();
+    let group = kube::discovery::group(&client, "resource.k8s.io").await.unwrap();
+    assert_eq!(versions(&group), ["v1beta1"]);
+    server.serve_versions(&[]);
+    assert!(kube::discovery::group(&client, "resource.k8s.io").await.is_err());
+    server.serve_versions(&[Version::V1]);
+    assert_eq!(slices.get("a").await.unwrap().name_any(), "a");
+}
+
+#[tokio::test]
+async fn an_admission_webhook_changes_what_is_written_before_the_rules_look_at_it() {
+    let (server, client) = start(Release::V1_36).await;
+    server.mutate(Kind::ResourceSlice, |slice| slice["spec"]["devices"][0]["name"] = json!("by-webhook"));
+    let slices: Api<ResourceSlice> = Api::all(client);
+    let device = |slice: &ResourceSlice| slice.spec.devices.as_ref().unwrap()[0].name.clone();
+    let created = slices.create(&PostParams::default(), &typed(slice("a", &["gpu-0"]))).await.unwrap();
+    assert_eq!(device(&created), "by-webhook");
+    let mut changed = created.clone();
+    changed.spec.devices.as_mut().unwrap()[0].name = "gpu-1".to_owned();
+    assert_eq!(device(&slices.replace("a", &PostParams::default(), &changed).await.unwrap()), "by-webhook");
+
+    server.mutate(Kind::ResourceSlice, |slice| slice["spec"]["devices"][0]["name"] = json!("Not A Name"));
+    let refused = slices.create(&PostParams::default(), &typed(slice("b", &["gpu-0"]))).await.unwrap_err();
+    assert_eq!(code(&refused), 422);
+}
+
+#[tokio::test]
 async fn one_object_is_seen_in_every_served_version() {
     let mut options = Options::new(Release::V1_34, NODE);
     options.versions = vec![Version::V1, Version::V1Beta2, Version::V1Beta1];

@@ -10,6 +10,7 @@ use super::gates::Gates;
 use super::kind::Kind;
 use super::store::{Data, Key, Store};
 use super::validate::{Part, Rules, admin_label};
+use super::webhook::Webhooks;
 use super::{admit, ids};
 use crate::release::Release;
 
@@ -19,6 +20,7 @@ pub(super) struct Registry {
     pub(super) store: Store,
     pub(super) release: Release,
     pub(super) gates: Gates,
+    pub(super) webhooks: Webhooks,
 }
 
 /// How a write is made.
@@ -69,6 +71,7 @@ impl Registry {
             } else if let Some(meta) = object["metadata"].as_object_mut() {
                 meta.remove("namespace");
             }
+            self.webhooks.call(kind, &mut object);
             admit::create(kind, &mut object, self.rules(data, namespace), &now)?;
             let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
             let key = Key { kind, namespace: namespace.to_owned(), name };
@@ -91,6 +94,7 @@ impl Registry {
         self.change(|data| {
             let old = data.get(key).cloned().ok_or_else(|| Failure::not_found(key.kind, &key.name))?;
             let mut object = change(&old)?;
+            self.webhooks.call(key.kind, &mut object);
             admit::update(key.kind, write.part, &mut object, &old, self.rules(data, &key.namespace))?;
             apply::record_update(key.kind, &old, &mut object, &write.manager, &now);
             Ok(settle(data, key, object, &old, write.dry_run))
@@ -125,6 +129,7 @@ impl Registry {
                     object["metadata"]["namespace"] = json!(key.namespace);
                 }
                 admit::default(kind, &mut object, &now);
+                self.webhooks.call(kind, &mut object);
                 admit::create(kind, &mut object, rules, &now)?;
                 object["metadata"]["managedFields"] = owners;
                 let object = if write.dry_run { Arc::new(object) } else { data.put(key.clone(), object) };
@@ -133,6 +138,7 @@ impl Registry {
             let mut object = apply::apply(kind, &old, config, &write.manager, force, &now)?;
             let owners = object["metadata"]["managedFields"].take();
             admit::default(kind, &mut object, &now);
+            self.webhooks.call(kind, &mut object);
             admit::update(kind, write.part, &mut object, &old, rules)?;
             object["metadata"]["managedFields"] = owners;
             Ok((settle(data, key, object, &old, write.dry_run), false))

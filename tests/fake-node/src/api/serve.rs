@@ -6,7 +6,7 @@
 //! ```
 
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 use std::time::SystemTime;
 
 use axum::body::Body;
@@ -39,7 +39,7 @@ const BODY_BYTES: usize = 3 << 20;
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) registry: Arc<Registry>,
-    pub(super) discovery: Discovery,
+    pub(super) discovery: RwLock<Discovery>,
     pub(super) faults: Faults,
     /// Changes when running watches are to end.
     pub(super) cut: watch::Sender<u64>,
@@ -59,6 +59,14 @@ pub(super) struct Answer {
     pub(super) code: StatusCode,
     pub(super) body: Value,
     pub(super) warnings: Vec<String>,
+}
+
+// === impl Shared ===
+
+impl Shared {
+    fn discovery(&self) -> RwLockReadGuard<'_, Discovery> {
+        self.discovery.read().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// Serves connections until aborted; the connections end with it.
@@ -90,7 +98,7 @@ async fn handle(State(shared): State<Arc<Shared>>, request: axum::extract::Reque
 
 async fn answer(shared: &Shared, parts: &Parts, body: Body) -> Result<Response, Failure> {
     let path = parts.uri.path();
-    let target = Target::parse(path).filter(|target| shared.discovery.serves(target.version));
+    let target = Target::parse(path).filter(|target| shared.discovery().serves(target.version));
     let watch = parameter(parts, "watch").is_some_and(|watch| watch == "true" || watch == "1");
     let verb = target.as_ref().and_then(|target| Verb::of(&parts.method, target, watch));
     shared.faults.admit(logged(parts, target.as_ref(), verb)).await?;
@@ -118,7 +126,7 @@ fn outside(shared: &Shared, parts: &Parts) -> Result<Response, Failure> {
     if matches!(path, "/healthz" | "/livez" | "/readyz") {
         return Ok("ok".into_response());
     }
-    let document = shared.discovery.document(path, &shared.address.to_string());
+    let document = shared.discovery().document(path, &shared.address.to_string());
     let body = document.ok_or_else(Failure::no_such_path)?;
     Ok(Answer { code: StatusCode::OK, body, warnings: Vec::new() }.into_response())
 }

@@ -1,0 +1,90 @@
+//! Kubernetes Events about this node, for people who look with `kubectl describe node`.
+//!
+//! An Event is a hint beside the log and the metrics, so nothing waits for one: it is tried once, and those that come
+//! thick and fast are left out.
+
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::ObjectReference;
+use kube::runtime::events::{Event, EventType, Recorder, Reporter};
+use tokio::time::{Instant, timeout};
+
+use super::Cluster;
+
+/// Between two Events. What happens more often is a state, and has a metric.
+const AT_MOST_EVERY: Duration = Duration::from_secs(60);
+
+/// For one attempt. It holds up whoever reports, who has better things to do.
+const ANSWER: Duration = Duration::from_secs(3);
+
+/// The longest note that the API accepts, in bytes.
+const MAX_NOTE: usize = 1024;
+
+/// The longest `reportingInstance` that the API accepts, in bytes.
+const MAX_INSTANCE: usize = 128;
+
+/// Writes Events about the Node.
+pub(super) struct NodeEvents {
+    recorder: Recorder,
+    node: ObjectReference,
+    last: Option<Instant>,
+}
+
+// === impl NodeEvents ===
+
+impl NodeEvents {
+    pub(super) fn new(cluster: &Cluster) -> Self {
+        let Cluster { requests, driver, node, .. } = cluster;
+        let reporter =
+            Reporter { controller: driver.clone(), instance: Some(shortened(node, MAX_INSTANCE).to_owned()) };
+        let node = ObjectReference {
+            api_version: Some("v1".to_owned()),
+            kind: Some("Node".to_owned()),
+            name: Some(node.clone()),
+            // As the kubelet does it. `kubectl describe node` looks for this one as well as for the real UID, which
+            // changes when the Node is created anew.
+            uid: Some(node.clone()),
+            ..ObjectReference::default()
+        };
+        Self { recorder: Recorder::new(requests.client().clone(), reporter), node, last: None }
+    }
+
+    /// Reports a trouble. `reason` is one word in CamelCase, `note` a sentence, which may be cut.
+    pub(super) async fn warn(&mut self, reason: &str, note: &str) {
+        let now = Instant::now();
+        if self.last.is_some_and(|last| now.duration_since(last) < AT_MOST_EVERY) {
+            return;
+        }
+        self.last = Some(now);
+        let event = Event {
+            type_: EventType::Warning,
+            reason: reason.to_owned(),
+            note: Some(shortened(note, MAX_NOTE).to_owned()),
+            action: "Publish".to_owned(),
+            secondary: None,
+        };
+        match timeout(ANSWER, self.recorder.publish(&event, &self.node)).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::debug!(error = &error as &dyn std::error::Error, "cannot write an Event"),
+            Err(_) => tracing::debug!("the API server did not take an Event in time"),
+        }
+    }
+}
+
+fn shortened(text: &str, bytes: usize) -> &str {
+    let end = (0..=bytes.min(text.len())).rev().find(|end| text.is_char_boundary(*end));
+    &text[..end.unwrap_or_default()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_is_cut_between_characters() {
+        assert_eq!(shortened("slices", 99), "slices");
+        assert_eq!(shortened("slices", 5), "slice");
+        assert_eq!(shortened("größer", 3), "gr");
+        assert_eq!(shortened("", 3), "");
+    }
+}

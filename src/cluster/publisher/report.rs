@@ -1,0 +1,163 @@
+//! What others learn of the publisher's work: readiness, log, metrics, and Events about the Node.
+//!
+//! Everything is said once per change. A trouble that goes on is a state, which readiness and metrics show.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use tokio::sync::watch;
+
+use super::metrics::Metrics;
+use crate::cluster::node_events::NodeEvents;
+use crate::cluster::request::RequestError;
+
+/// What the API server has of this node's pool.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Published {
+    /// Nothing was accepted since the plugin has started.
+    Never {
+        /// What stands in the way.
+        reason: String,
+    },
+    /// The slices are as they should be.
+    Accepted {
+        /// The pool's generation.
+        generation: u64,
+        /// Since when.
+        at: SystemTime,
+    },
+    /// They were, and since then something could not be written or checked.
+    Failing {
+        /// What stands in the way.
+        reason: String,
+        /// Since when.
+        since: SystemTime,
+        /// The generation that was accepted last.
+        generation: u64,
+    },
+}
+
+/// As long as nothing is wanted.
+const UNKNOWN: &str = "the node's devices are not known yet";
+
+/// As long as nothing has come back.
+const UNDER_WAY: &str = "the API server has not answered yet";
+
+/// Two plugins with one driver name on one node, an admission webhook, or a controller that means well.
+const CONTESTED: &str = "what is written is changed or deleted at once; who else writes ResourceSlices of this driver \
+                         and node?";
+
+const THROTTLED: &str = "there is more to write than may be written in a minute";
+
+/// Tells them.
+pub(super) struct Report {
+    published: watch::Sender<Published>,
+    metrics: Metrics,
+    events: NodeEvents,
+}
+
+// === impl Report ===
+
+impl Report {
+    pub(super) fn new(metrics: Metrics, events: NodeEvents) -> (Self, watch::Receiver<Published>) {
+        let (published, receiver) = watch::channel(Published::Never { reason: UNKNOWN.to_owned() });
+        (Self { published, metrics, events }, receiver)
+    }
+
+    /// From now on something is wanted.
+    pub(super) fn wanted(&self) {
+        self.published.send_if_modified(|published| match published {
+            Published::Never { reason } if reason == UNKNOWN => {
+                UNDER_WAY.clone_into(reason);
+                true
+            }
+            _ => false,
+        });
+    }
+
+    /// The slices were found to be as wanted.
+    pub(super) fn accepted(&self, generation: u64) {
+        let now = SystemTime::now();
+        let news = self.published.send_if_modified(|published| {
+            if matches!(published, Published::Accepted { generation: known, .. } if *known == generation) {
+                return false;
+            }
+            *published = Published::Accepted { generation, at: now };
+            true
+        });
+        if news {
+            tracing::info!(generation, "the API server has this node's ResourceSlices as they should be");
+        }
+        self.metrics.accepted_generation.set(i64::try_from(generation).unwrap_or(i64::MAX));
+        self.metrics.accepted_seconds.set(now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64());
+    }
+
+    /// A request did not succeed.
+    pub(super) async fn failed(&mut self, error: &RequestError) {
+        let reason = error.to_string();
+        if !self.fails(&reason) {
+            let error: &dyn std::error::Error = error;
+            tracing::debug!(error, "still cannot keep this node's ResourceSlices up to date");
+            return;
+        }
+        {
+            let error: &dyn std::error::Error = error;
+            tracing::warn!(error, "cannot keep this node's ResourceSlices up to date; trying again");
+        }
+        // A server that is away takes no Events either.
+        if !error.is_transient() {
+            self.not_published(&reason).await;
+        }
+    }
+
+    /// What was written is not there, or not as it was written.
+    pub(super) async fn contested(&mut self) {
+        if self.fails(CONTESTED) {
+            tracing::warn!("ResourceSlices of this node do not stay as written: {CONTESTED}");
+            self.not_published(CONTESTED).await;
+        }
+    }
+
+    /// More must be written than may be.
+    pub(super) async fn throttled(&mut self, pause: Duration) {
+        if self.fails(THROTTLED) {
+            tracing::warn!(?pause, "waiting with ResourceSlices of this node: {THROTTLED}");
+            self.not_published(THROTTLED).await;
+        }
+    }
+
+    /// The server does not store a slice as sent.
+    pub(super) async fn altered(&mut self, slice: &str, fields: &[String]) {
+        tracing::warn!(slice, ?fields, "the API server does not store these fields as sent");
+        let note = format!(
+            "the API server does not store these fields of ResourceSlice {slice} as sent: {}; is it older, is a \
+             feature gate off, or does a webhook change them?",
+            fields.join(", ")
+        );
+        self.events.warn("ResourceSlicesAltered", &note).await;
+    }
+
+    async fn not_published(&mut self, reason: &str) {
+        let note = format!("cannot keep this node's ResourceSlices up to date: {reason}");
+        self.events.warn("ResourceSlicesNotPublished", &note).await;
+    }
+
+    /// Whether this is news.
+    fn fails(&self, reason: &str) -> bool {
+        self.published.send_if_modified(|published| {
+            let next = match &*published {
+                Published::Never { reason: known } | Published::Failing { reason: known, .. } if *known == reason => {
+                    return false;
+                }
+                Published::Never { .. } => Published::Never { reason: reason.to_owned() },
+                Published::Accepted { generation, .. } => {
+                    Published::Failing { reason: reason.to_owned(), since: SystemTime::now(), generation: *generation }
+                }
+                Published::Failing { since, generation, .. } => {
+                    Published::Failing { reason: reason.to_owned(), since: *since, generation: *generation }
+                }
+            };
+            *published = next;
+            true
+        })
+    }
+}

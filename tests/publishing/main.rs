@@ -1,0 +1,22 @@
+//! The slices of a node, as the real binary publishes them, and whatever an API server, a kubelet or a person may do to
+//! them, on a machine without a GPU.
+//!
+//! What takes minutes or hours (a watch that says nothing, limits of writes per minute, the requests of a day) is tried
+//! where time can fly: in the tests of the publisher itself.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test fails by panicking, also in its helpers"
+)]
+
+#[path = "../support/node.rs"]
+mod node;
+
+mod layout;
+mod outage;
+mod repair;
+mod scene;
+mod telling;
+mod versions;
