@@ -59,6 +59,7 @@ pub fn make_directory(path: &Path, mode: u32) -> io::Result<bool> {
     match DirBuilder::new().mode(mode).create(path) {
         // Somebody else was faster.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => return Ok(false),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Err(io::ErrorKind::NotADirectory.into()),
         outcome => outcome?,
     }
     sync_directory(above)?;

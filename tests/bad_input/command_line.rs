@@ -111,7 +111,8 @@ fn help_and_version_are_answers_and_help_names_every_flag_with_its_environment_t
         // Lines are broken anywhere.
         let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
         for flag in flags().iter().filter(|flag| !["help", "version"].contains(&flag.get_id().as_str())) {
-            for name in [format!("--{} <", flag.get_long().unwrap()), format!("[env: {}=]", env(flag))] {
+            let value = if flag.get_action().takes_values() { " <" } else { " " };
+            for name in [format!("--{}{value}", flag.get_long().unwrap()), format!("[env: {}=]", env(flag))] {
                 assert!(text.contains(&name), "{help} does not name {name}:\n{text}");
             }
         }

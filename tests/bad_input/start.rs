@@ -65,7 +65,7 @@ async fn directories_that_cannot_be_written_are_named_with_their_flag() {
     {
         let below = file.join("below");
         let sentence = last_words(&machine, &[&format!("{flag}={}", below.display())]).await;
-        assert_says(&sentence, &[file.to_str().unwrap(), flag, "Not a directory"]);
+        assert_says(&sentence, &[file.to_str().unwrap(), flag, "not a directory"]);
     }
 }
 
