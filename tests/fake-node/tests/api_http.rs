@@ -22,6 +22,8 @@ type Answer = (u16, Value, Vec<String>);
 
 impl Http {
     async fn start(release: Release) -> Self {
+        // Which providers rustls is built with depends on what else is built; only the first of the tests installs one.
+        let _ = rustls::crypto::ring::default_provider().install_default();
         let server = ApiServer::start(Options::new(release, "node-1")).await.unwrap();
         let mut config = Config::new(server.url().parse().unwrap());
         // Answers are looked at, not recovered from.
