@@ -16,6 +16,11 @@ use topology::Topology;
 /// What a plugin's command line has of the node it is for.
 const NODE_FLAG: &str = "--kubelet-root=";
 
+/// A directory directly below `/tmp`, wherever others are: the node's own goes into it, and sockets far below that.
+fn short_tempdir() -> TempDir {
+    tempfile::tempdir_in("/tmp").unwrap()
+}
+
 /// The program, making its nodes in a directory that nobody else uses.
 fn fake_node(temp: &TempDir, args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_fake-node"));
@@ -25,7 +30,7 @@ fn fake_node(temp: &TempDir, args: &[&str]) -> Command {
 
 /// The exit code of `exec` for a command.
 fn exec(command: &[&str]) -> Option<i32> {
-    let temp = tempfile::tempdir().unwrap();
+    let temp = short_tempdir();
     let args = [&["exec", "--topology", "one-gpu", "--"], command].concat();
     let output = fake_node(&temp, &args).output().unwrap();
     assert_nothing_is_left(&temp, &String::from_utf8_lossy(&output.stderr));
@@ -69,7 +74,7 @@ fn exec_ends_with_the_exit_code_of_the_command_as_a_shell_does() {
 #[test]
 fn a_node_that_is_told_to_end_takes_its_plugin_and_its_directory_with_it() {
     for told in [Signal::INT, Signal::TERM, Signal::HUP] {
-        let temp = tempfile::tempdir().unwrap();
+        let temp = short_tempdir();
         let mut node = start(&temp, &["run", "--topology", "one-gpu"], "tail -f");
         signal(&node, told);
         assert_eq!(node.wait().unwrap().code(), Some(0), "{told:?}");
@@ -79,7 +84,7 @@ fn a_node_that_is_told_to_end_takes_its_plugin_and_its_directory_with_it() {
 
 #[test]
 fn a_command_gets_the_signal_that_its_node_got() {
-    let temp = tempfile::tempdir().unwrap();
+    let temp = short_tempdir();
     let script = "trap 'exit 9' TERM; echo ready; while :; do sleep 0.05; done";
     let mut node = start(&temp, &["exec", "--topology", "one-gpu", "--", "sh", "-c", script], "ready");
     signal(&node, Signal::TERM);
@@ -89,7 +94,7 @@ fn a_command_gets_the_signal_that_its_node_got() {
 
 #[test]
 fn a_machine_of_ones_own_is_built_and_left() {
-    let temp = tempfile::tempdir().unwrap();
+    let temp = short_tempdir();
     let file = temp.path().join("mine.json");
     let mut topology = Topology::builtin("one-gpu").unwrap();
     topology.system.driver_version = "580.1.2".to_owned();
@@ -115,7 +120,7 @@ fn a_machine_of_ones_own_is_built_and_left() {
 
 #[test]
 fn an_unknown_machine_is_a_mistake_on_the_command_line() {
-    let output = fake_node(&tempfile::tempdir().unwrap(), &["run", "--topology", "dgx-9"]).output().unwrap();
+    let output = fake_node(&short_tempdir(), &["run", "--topology", "dgx-9"]).output().unwrap();
     assert_eq!(output.status.code(), Some(64));
     assert!(String::from_utf8_lossy(&output.stderr).contains("the built-in ones are one-gpu, "));
 }
