@@ -1,0 +1,127 @@
+//! CDI specs that were lost, damaged or overtaken by changes of the node.
+
+use super::*;
+
+#[tokio::test]
+async fn a_lost_or_damaged_spec_is_written_again_by_a_repeat() {
+    let disk = Disk::new();
+    let preparer = disk.start().await;
+    preparer.prepare(mk_claim_a()).await.unwrap();
+    fs::remove_file(disk.spec_path("a")).unwrap();
+    preparer.prepare(mk_claim_a()).await.unwrap();
+    assert_eq!(disk.minors_in_spec("a"), [0]);
+    for damage in ["", "{", "{}"] {
+        fs::write(disk.spec_path("a"), damage).unwrap();
+        preparer.prepare(mk_claim_a()).await.unwrap();
+        assert_eq!(disk.minors_in_spec("a"), [0], "after {damage:?}");
+    }
+}
+
+#[tokio::test]
+async fn lost_specs_are_written_again_without_a_call_once_the_inventory_is_known() {
+    let disk = Disk::new();
+    disk.start().await.prepare(mk_claim_a()).await.unwrap();
+    fs::remove_dir_all(disk.host.state("cdi")).unwrap();
+    disk.inventory.send_replace(None);
+    let mut keeper = disk.start_keeper().await;
+    keeper.keep().await;
+    assert!(!disk.spec_path("a").exists());
+    disk.see(mk_node(2));
+    keeper.keep().await;
+    assert_eq!(disk.minors_in_spec("a"), [0]);
+}
+
+#[tokio::test]
+async fn every_look_at_the_gpus_is_an_occasion_to_make_specs_right() {
+    let disk = Disk::new();
+    let preparer = disk.start().await;
+    preparer.prepare(mk_claim_a()).await.unwrap();
+    let (looks, looked) = watch::channel(None);
+    disk.inventory.send_replace(None);
+    let mut keeping = Box::pin(preparer.keep_specs(looked));
+    assert!((&mut keeping).now_or_never().is_none(), "it waits for a look");
+    disk.see(mk_node(2));
+    disk.host.load_uvm_as(511);
+    looks.send_replace(Some(SystemTime::now()));
+    drop(looks);
+    keeping.await;
+    assert_eq!(disk.majors_of_uvm("a"), [511, 511]);
+}
+
+#[tokio::test]
+async fn a_spec_that_could_not_be_made_right_is_tried_again_though_nothing_else_has_changed() {
+    let disk = Disk::new();
+    let preparer = disk.start().await;
+    preparer.prepare(mk_claim_a()).await.unwrap();
+    preparer.prepare(mk_claim_b()).await.unwrap();
+    let mut keeper = Keeper::new(preparer.shared);
+    let node = disk.host.dev().join("nvidia0");
+    fs::remove_file(&node).unwrap();
+    fs::remove_file(disk.spec_path("a")).unwrap();
+    fs::remove_file(disk.spec_path("b")).unwrap();
+    keeper.keep().await;
+    assert!(!disk.spec_path("a").exists());
+    assert_eq!(disk.minors_in_spec("b"), [1], "the failure of one claim is not that of another");
+
+    fs::write(&node, "").unwrap();
+    keeper.keep().await;
+    assert_eq!(disk.minors_in_spec("a"), [0]);
+}
+
+#[tokio::test]
+async fn the_specs_of_prepared_claims_follow_the_majors_and_the_files_of_the_driver() {
+    let disk = Disk::new();
+    let preparer = disk.start().await;
+    preparer.prepare(mk_claim_a()).await.unwrap();
+    let mut keeper = Keeper::new(preparer.shared);
+    keeper.keep().await;
+    assert_eq!(disk.majors_of_uvm("a"), [510, 510]);
+    disk.host.load_uvm_as(511);
+    keeper.keep().await;
+    assert_eq!(disk.majors_of_uvm("a"), [511, 511]);
+
+    let library = "usr/lib/x86_64-linux-gnu/libnvidia-new.so.580.105.08";
+    let mounts_library = || fs::read_to_string(disk.spec_path("a")).unwrap().contains(library);
+    assert!(!mounts_library());
+    disk.host.driver.write(library, &shared_object("libnvidia-new.so.1"));
+    keeper.keep().await;
+    assert!(mounts_library());
+}
+
+#[tokio::test]
+async fn while_there_is_no_driver_specs_stay_and_then_follow_the_one_that_comes() {
+    let disk = Disk::new();
+    let preparer = disk.start().await;
+    preparer.prepare(mk_claim_a()).await.unwrap();
+    let mut keeper = Keeper::new(preparer.shared);
+    let table = disk.host.proc().join("devices");
+    fs::remove_file(&table).unwrap();
+    keeper.keep().await;
+    assert_eq!(disk.majors_of_uvm("a"), [510, 510]);
+    disk.host.load_uvm_as(509);
+    keeper.keep().await;
+    assert_eq!(disk.majors_of_uvm("a"), [509, 509]);
+}
+
+#[tokio::test]
+async fn a_look_that_finds_nothing_new_does_not_touch_the_claims() {
+    let disk = Disk::new();
+    let preparer = disk.start().await;
+    preparer.prepare(mk_claim_a()).await.unwrap();
+    let mut keeper = Keeper::new(Arc::clone(&preparer.shared));
+    keeper.keep().await;
+    // Whoever works on the claim now holds up nobody.
+    let _lock = preparer.shared.locks.claim(&mk_uid("a")).await;
+    tokio::time::timeout(Duration::from_secs(30), keeper.keep()).await.expect("it does not wait for the claim");
+}
+
+#[tokio::test]
+async fn specs_that_nobody_answers_for_are_removed_and_those_of_others_stay() {
+    let disk = Disk::new();
+    disk.start().await.prepare(mk_claim_a()).await.unwrap();
+    fs::write(disk.spec_path("orphan"), "{}").unwrap();
+    fs::write(disk.host.state("cdi").join("nvidia.yaml"), "other").unwrap();
+    let _preparer = disk.start().await;
+    let expected = ["cdi/k8s.gpu.nvidia.com-claim_a.json", "cdi/nvidia.yaml", "claims/a.json"];
+    assert_eq!(disk.files(), expected);
+}
