@@ -25,6 +25,7 @@
 //! back while a step of it may still be at work on the disk.
 
 mod attempts;
+mod damage;
 mod keeper;
 mod locks;
 mod machine;
@@ -41,6 +42,7 @@ use std::time::{Duration, SystemTime};
 use tokio::sync::watch;
 
 use self::attempts::{Attempts, Ticket};
+pub use self::damage::DamagedRecord;
 use self::keeper::Keeper;
 use self::locks::Locks;
 use self::machine::Machine;
@@ -197,6 +199,12 @@ impl Preparer {
     /// Which GPUs the prepared claims were given, and by which names.
     pub fn names(&self) -> Vec<(DeviceName, GpuUuid)> {
         self.shared.machine.names()
+    }
+
+    /// Waits until there are claim records that could not be read and were moved aside, since the start or since the last
+    /// call.
+    pub async fn damaged(&self) -> Vec<DamagedRecord> {
+        self.shared.machine.damage().take().await
     }
 
     /// Makes the specs of prepared claims right, now and after every look at the GPUs, of which `looked` tells. Ends
