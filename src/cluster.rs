@@ -27,6 +27,8 @@ pub mod wire;
 
 #[cfg(test)]
 mod fake;
+#[cfg(fuzzing)]
+pub mod fuzz;
 
 use std::path::PathBuf;
 

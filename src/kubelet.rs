@@ -29,6 +29,8 @@
 
 mod authority;
 mod dra;
+#[cfg(fuzzing)]
+pub mod fuzz;
 mod health;
 mod layers;
 mod metrics;

@@ -26,6 +26,8 @@
 
 mod attempts;
 mod damage;
+#[cfg(fuzzing)]
+pub mod fuzz;
 mod keeper;
 mod locks;
 mod machine;

@@ -256,7 +256,7 @@ fn brief(error: &RequestError) -> String {
 }
 
 /// Takes from a ResourceClaim what is ours.
-fn parse(document: &RawValue, name: &ClaimName, uid: &ClaimUid, driver: &str) -> Result<Claim, ClaimError> {
+pub(super) fn parse(document: &RawValue, name: &ClaimName, uid: &ClaimUid, driver: &str) -> Result<Claim, ClaimError> {
     let claim = || name.name.clone();
     let malformed = |what: String| {
         let what = what.chars().take(MAX_WHAT).collect();

@@ -19,8 +19,9 @@ const MAX_QUOTED: usize = 160;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Wrong {
     /// The field, as in `sharing.strategy`; empty for the document itself.
-    path: String,
-    message: String,
+    pub path: String,
+    /// What about it.
+    pub message: String,
 }
 
 /// A value in which no object has two fields of one name.
@@ -37,11 +38,17 @@ impl Wrong {
     }
 
     fn of(error: &serde_path_to_error::Error<serde_json::Error>) -> Self {
-        let (path, error) = (error.path().to_string(), error.inner());
+        let path = match error.path().to_string() {
+            _ if error.path().iter().next().is_none() => String::new(),
+            // Names that nobody would take for names.
+            name if name.is_empty() || name == "." => format!("{name:?}"),
+            path => path,
+        };
+        let error = error.inner();
         let message = error.to_string();
         // The document has long been on one line of somebody else's making.
         let place = format!(" at line {} column {}", error.line(), error.column());
-        Self::new(if path == "." { "" } else { &path }, message.strip_suffix(&place).unwrap_or(&message))
+        Self::new(&path, message.strip_suffix(&place).unwrap_or(&message))
     }
 }
 

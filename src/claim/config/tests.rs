@@ -117,6 +117,8 @@ fn what_is_wrong_is_named_by_its_path() {
     let time_slices = |config: Value| json!({"sharing": {"strategy": "TimeSlicing", "timeSlicingConfig": config}});
     let cases = [
         (json!({"sharng": {}}), "sharng: unknown field `sharng`, expected `sharing`"),
+        (json!({"": {}}), "\"\": unknown field ``, expected `sharing`"),
+        (json!({".": {}}), "\".\": unknown field `.`, expected `sharing`"),
         (json!({"Sharing": {}}), "Sharing: unknown field `Sharing`, expected `sharing`"),
         (json!({"sharing": {}}), "sharing: missing field `strategy`"),
         (json!({"sharing": []}), "sharing: invalid type: sequence, expected an object"),
