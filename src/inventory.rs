@@ -112,7 +112,7 @@ pub async fn discover(
         left_out.push(LeftOut::new("storing the names of the GPUs", &error));
     }
 
-    let mut node = Node { driver, gpus: Vec::new() };
+    let mut node = Node { driver, absent: names.absent(&given), ..Node::default() };
     for (facts, ((place, unknown), no_node)) in gpus.into_iter().zip(places) {
         let why = match given.get(&facts.uuid) {
             Some(_) if node.gpus.iter().any(|gpu| gpu.uuid == facts.uuid) => "another GPU has the same UUID",

@@ -3,7 +3,7 @@
 //! ```text
 //!  start   sockets' directory ─▶ claims of the last run ─▶ DRA socket ─▶ registrar socket ─▶ HTTP
 //!                                                                     └▶ inventory, publisher, health
-//!  stop    SIGTERM ─▶ registrar goes ─▶ calls at work end ─▶ DRA socket goes
+//!  stop    SIGTERM ─▶ registrar goes ─▶ claims that wait are given up, calls at work end ─▶ DRA socket goes
 //! ```
 //!
 //! Registration waits for neither NVML nor the API server: the kubelet gives a plugin one second, and unprepare must
@@ -123,7 +123,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     // Everything that runs until the end. Dropping it stops it, in whatever it is at: all of it may be killed too.
     let mut running = tokio::task::JoinSet::new();
     running.spawn(inventory.run());
-    running.spawn(preparer.keep_specs(views.looked.clone()));
+    running.spawn(preparer.clone().keep_specs(views.looked.clone()));
     let form = if list_attributes { Form::List } else { Form::Scalar };
     running.spawn(lay_out(form, views.current.clone(), node_name.clone(), pool));
     running.spawn(report_health(views.clone(), node_name, health));
@@ -150,7 +150,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     };
     info!("stopping");
     registrar.close().await;
-    // Claims that wait for NVML's first answer need not wait any longer.
+    preparer.stop_waiting();
     drop(running);
     dra.close(GRACE).await;
     info!("stopped");

@@ -120,7 +120,7 @@ mod tests {
 
     fn node(numbers: impl IntoIterator<Item = u32>) -> Node {
         let driver = Driver { version: Some("570.148.08".to_owned()), cuda_version: Some(12080) };
-        Node { driver, gpus: numbers.into_iter().map(gpu).collect() }
+        Node { driver, gpus: numbers.into_iter().map(gpu).collect(), ..Node::default() }
     }
 
     fn names(slice: &Slice) -> Vec<&str> {

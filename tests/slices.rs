@@ -110,7 +110,7 @@ fn node() -> impl Strategy<Value = Node> {
             if let (true, [first, .., last]) = (twice, &mut gpus[..]) {
                 last.name = first.name.clone();
             }
-            Node { driver: Driver { version, cuda_version }, gpus }
+            Node { driver: Driver { version, cuda_version }, gpus, ..Node::default() }
         })
 }
 

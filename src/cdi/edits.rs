@@ -93,6 +93,19 @@ pub enum Incomplete {
     },
 }
 
+// === impl Incomplete ===
+
+impl Incomplete {
+    /// Whether what is missing may appear with nobody's help: a driver may be about to be installed, a module to be loaded,
+    /// and udev makes device nodes when the kernel tells it of them.
+    pub fn may_pass(&self) -> bool {
+        match self {
+            Self::Driver(_) | Self::Cuda(_) => true,
+            Self::ControlNode { source, .. } | Self::Gpu { source, .. } => source.may_pass(),
+        }
+    }
+}
+
 // === impl Sources ===
 
 impl Sources {

@@ -2,8 +2,8 @@
 //!
 //! A claim is read from the API server, never from a cache: an allocation that is seconds old decides which GPU a
 //! container gets. The kubelet repeats a failed prepare only after 60 to 90 s, so what passes by itself is waited out
-//! here, within a budget. The answer is input like any other: types are checked, and sizes that no API server would
-//! have stored are refused.
+//! here, for as long as the caller says. The answer is input like any other: types are checked, and sizes that no API
+//! server would have stored are refused.
 
 use std::time::Duration;
 
@@ -15,9 +15,6 @@ use tokio::time::{Instant, sleep, timeout_at};
 use super::request::RequestError;
 use super::{Cluster, is_name};
 use crate::claim::{AllocationResult, Claim, ClaimName, ClaimUid, OpaqueConfig};
-
-/// For reading one claim, repeats included. Of the kubelet's 45 s for a prepare, that leaves more than half to the GPU.
-const BUDGET: Duration = Duration::from_secs(20);
 
 /// Between attempts, from and to; each is drawn out at random to at most double.
 const PAUSES: [Duration; 2] = [Duration::from_millis(250), Duration::from_secs(2)];
@@ -159,18 +156,17 @@ enum Source {
 // === impl Cluster ===
 
 impl Cluster {
-    /// Reads a claim live and keeps what is ours. Takes at most about 20 s, waiting out what passes by itself.
-    pub async fn claim(&self, name: &ClaimName, uid: &ClaimUid) -> Result<Claim, ClaimError> {
+    /// Reads a claim live and keeps what is ours. Waits until `deadline` for what passes by itself.
+    pub async fn claim(&self, name: &ClaimName, uid: &ClaimUid, deadline: Instant) -> Result<Claim, ClaimError> {
         if !is_name(&name.namespace) || !is_name(&name.name) {
             // No API server could have stored it, and a path must not be built from it.
             return Err(ClaimError::NotFound { claim: name.name.clone() });
         }
-        let document = self.fetch(name).await?;
+        let document = self.fetch(name, deadline).await?;
         parse(document, name, uid, &self.driver)
     }
 
-    async fn fetch(&self, name: &ClaimName) -> Result<Value, ClaimError> {
-        let deadline = Instant::now() + BUDGET;
+    async fn fetch(&self, name: &ClaimName, deadline: Instant) -> Result<Value, ClaimError> {
         let [min, max] = PAUSES;
         let backoff = ExponentialBuilder::new().with_min_delay(min).with_max_delay(max).with_jitter();
         let mut pauses = backoff.without_max_times().build();
@@ -253,8 +249,7 @@ fn parse(document: Value, name: &ClaimName, uid: &ClaimUid, driver: &str) -> Res
     if document.metadata.uid != uid.as_str() {
         return Err(ClaimError::Replaced { claim: claim() });
     }
-    let allocation = document.status.and_then(|status| status.allocation);
-    let Some(allocation) = allocation else {
+    let Some(Status { allocation: Some(allocation) }) = document.status else {
         return Err(ClaimError::NotAllocated { claim: claim() });
     };
     let devices = allocation.devices.unwrap_or_default();

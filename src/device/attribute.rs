@@ -238,7 +238,7 @@ mod tests {
     }
 
     fn attributes(gpu: Gpu, driver: Driver) -> Attributes {
-        of_node(&Node { driver, gpus: vec![gpu] }, Form::Scalar).remove(0)
+        of_node(&Node { driver, gpus: vec![gpu], ..Node::default() }, Form::Scalar).remove(0)
     }
 
     fn text(attributes: &Attributes, name: &str) -> String {
@@ -296,7 +296,7 @@ mod tests {
     fn lists_are_added_only_where_they_are_asked_for() {
         let mut gpu = h100();
         gpu.place.numa_siblings = vec![1, 2];
-        let node = Node { driver: driver(), gpus: vec![gpu.clone()] };
+        let node = Node { driver: driver(), gpus: vec![gpu.clone()], ..Node::default() };
         let [scalars, mut lists] = [Form::Scalar, Form::List].map(|form| of_node(&node, form).remove(0).values);
         assert_eq!(lists.remove("nvlinkCliques"), Some(Value::Strings(vec![gpu.uuid.to_string()])));
         let near = lists.insert("resource.kubernetes.io/numaNode", Value::Int(0));

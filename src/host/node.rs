@@ -148,6 +148,18 @@ impl Devices {
     }
 }
 
+// === impl NodeError ===
+
+impl NodeError {
+    /// Whether the node may be there a moment later. What is in its place does not go by itself.
+    pub fn may_pass(&self) -> bool {
+        match self {
+            Self::Missing { .. } | Self::NoMajor { .. } => true,
+            Self::Unreadable { .. } | Self::NotADevice { .. } | Self::Majors { .. } => false,
+        }
+    }
+}
+
 // === impl NodeKind ===
 
 impl NodeKind {

@@ -145,6 +145,12 @@ impl NameMap {
         named.map(|(name, uuid)| (uuid.clone(), name.clone())).collect()
     }
 
+    /// The names that none of the present GPUs has, of which this says who is who.
+    pub fn absent(&self, present: &BTreeMap<GpuUuid, DeviceName>) -> Vec<DeviceName> {
+        let absent = self.names.iter().filter(|(_, uuid)| !present.contains_key(*uuid));
+        absent.map(|(name, _)| name.clone()).collect()
+    }
+
     /// Stores names that the file does not have yet; after a failure the next call tries again. The disk is waited for
     /// on a thread that may block: a full or failing one can take long.
     pub async fn save(&mut self) -> Result<(), Error> {
@@ -240,6 +246,9 @@ mod tests {
         boot(directory.path(), &[('a', 0), ('b', 1), ('c', 2)]).await;
         assert_eq!(boot(directory.path(), &[('b', 0), ('a', 1), ('c', 2)]).await, ["gpu-1", "gpu-0", "gpu-2"]);
         assert_eq!(boot(directory.path(), &[('b', 0), ('c', 1)]).await, ["gpu-1", "gpu-2"]);
+        let mut map = NameMap::load(directory.path()).unwrap();
+        let present = map.assign(&gpus(&[('b', 0)]));
+        assert_eq!(map.absent(&present), [DeviceName::gpu(0), DeviceName::gpu(2)]);
         assert_eq!(boot(directory.path(), &[('a', 0), ('b', 1), ('c', 2)]).await, ["gpu-0", "gpu-1", "gpu-2"]);
     }
 
