@@ -4,6 +4,9 @@
 //! container gets. The kubelet repeats a failed prepare only after 60 to 90 s, so what passes by itself is waited out
 //! here, for as long as the caller says. The answer is input like any other: types are checked, and sizes that no API
 //! server would have stored are refused.
+//!
+//! The kubelet asks for a prepare only for a pod that the claim is reserved for. A prepare that comes late can find the
+//! claim as it was left after that pod: gone, replaced, not allocated, or reserved for nobody. Nobody would unprepare it.
 
 use std::time::Duration;
 
@@ -48,6 +51,12 @@ pub enum ClaimError {
     /// The scheduler has not chosen devices, or has taken them back.
     #[error("claim {claim} is not allocated; delete the pod so that it is scheduled again")]
     NotAllocated {
+        /// Its name.
+        claim: String,
+    },
+    /// Allocated, but no pod is to use it: the last one that was is gone.
+    #[error("claim {claim} is not reserved for any pod any more; delete the pod so that it is scheduled again")]
+    NotReserved {
         /// Its name.
         claim: String,
     },
@@ -101,9 +110,13 @@ struct Metadata {
 }
 
 #[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
 struct Status {
     #[serde(default)]
     allocation: Option<Allocation>,
+    /// For which pods is the kubelet's to know.
+    #[serde(default)]
+    reserved_for: Option<Vec<Value>>,
 }
 
 #[derive(Deserialize)]
@@ -211,6 +224,7 @@ impl ClaimError {
             Self::NotFound { .. }
             | Self::Replaced { .. }
             | Self::NotAllocated { .. }
+            | Self::NotReserved { .. }
             | Self::NotOurs { .. }
             | Self::Malformed { .. } => "claim",
         }
@@ -249,9 +263,12 @@ fn parse(document: Value, name: &ClaimName, uid: &ClaimUid, driver: &str) -> Res
     if document.metadata.uid != uid.as_str() {
         return Err(ClaimError::Replaced { claim: claim() });
     }
-    let Some(Status { allocation: Some(allocation) }) = document.status else {
+    let Some(Status { allocation: Some(allocation), reserved_for }) = document.status else {
         return Err(ClaimError::NotAllocated { claim: claim() });
     };
+    if reserved_for.is_none_or(|consumers| consumers.is_empty()) {
+        return Err(ClaimError::NotReserved { claim: claim() });
+    }
     let devices = allocation.devices.unwrap_or_default();
     let results = results(devices.results.unwrap_or_default(), driver).map_err(malformed)?;
     if results.is_empty() {

@@ -183,7 +183,7 @@ impl TestNode {
         answer.get(&claim.uid).expect("every claim is answered").clone()
     }
 
-    /// Creates a claim that was allocated a device, whoever else was.
+    /// Creates a claim that was allocated a device, whoever else was, and reserved for a pod that does not exist.
     pub(crate) fn allocated_claim(&self, name: &str, device: &str) -> ClaimRef {
         let claim = json!({
             "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": name},
@@ -193,6 +193,7 @@ impl TestNode {
         claim["status"]["allocation"] = json!({
             "devices": {"results": [{"request": "gpu", "driver": DRIVER, "pool": NODE, "device": device}]},
         });
+        claim["status"]["reservedFor"] = json!([{"resource": "pods", "name": "nobody", "uid": "nobody"}]);
         let claim = self.node.api.update_status(claim).unwrap();
         ClaimRef::new("default", name, claim["metadata"]["uid"].as_str().unwrap())
     }

@@ -93,10 +93,18 @@ fn what_is_wrong_with_a_claim_is_said_in_one_line_without_its_namespace() {
     let many = |entry: Value, count: usize| vec![entry; count];
     let mut replaced = a_claim();
     replaced["metadata"]["uid"] = "another".into();
+    let reserved_for = |consumers: Value| {
+        let mut claim = a_claim();
+        claim["status"]["reservedFor"] = consumers;
+        claim
+    };
     for (document, expected) in [
         (replaced, "was replaced by another"),
         (json!({"metadata": {"uid": uid().as_str()}}), "is not allocated"),
         (json!({"metadata": {"uid": uid().as_str()}, "status": {"allocation": null}}), "is not allocated"),
+        (reserved_for(json!(null)), "is not reserved for any pod any more; delete the pod"),
+        (reserved_for(json!([])), "is not reserved for any pod any more"),
+        (reserved_for(json!("everybody")), "cannot be read"),
         (with_devices(&json!({})), "has no device of driver gpu.nvidia.com"),
         (with_devices(&json!({"results": [result_of("other", "gpu-0")]})), "has no device of driver gpu.nvidia.com"),
         (json!([]), "cannot be read"),
