@@ -1,5 +1,6 @@
 mod crashes;
 mod records;
+mod sequences;
 mod soundness;
 mod specs;
 
