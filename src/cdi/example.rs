@@ -19,10 +19,12 @@ pub(crate) struct Machine {
 impl Machine {
     /// A driver, all control nodes, and the nodes of two GPUs.
     pub(crate) fn new() -> Self {
-        let directory = tempfile::tempdir().unwrap();
+        // In memory where there is room for it: tests write much, and wait for the disk each time.
+        let directory = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
         let machine = Self { driver: Tree::debian(), directory };
         fs::create_dir(machine.dev()).unwrap();
         fs::create_dir(machine.proc()).unwrap();
+        fs::create_dir(machine.state("")).unwrap();
         machine.load_uvm_as(510);
         for name in ["nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset", "nvidia0", "nvidia1"] {
             fs::write(machine.dev().join(name), "").unwrap();
@@ -47,7 +49,7 @@ impl Machine {
 
     /// Where claims and specs go.
     pub(crate) fn state(&self, name: &str) -> PathBuf {
-        self.directory.path().join(name)
+        self.directory.path().join("state").join(name)
     }
 
     pub(crate) fn sources(&self) -> Sources {
