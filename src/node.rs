@@ -11,6 +11,7 @@
 
 mod containers;
 mod driver;
+mod hook;
 mod readiness;
 
 use std::sync::Arc;
@@ -49,6 +50,7 @@ const GRACE: Duration = Duration::from_secs(20);
 pub async fn run(args: Args) -> anyhow::Result<()> {
     let stop = stop_on_signal()?;
     let drivers = driver::candidates(&args);
+    let host = driver::host_mount(&args);
     let Args {
         node_name,
         kubeconfig,
@@ -62,6 +64,9 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         driver_root: _,
         container_driver_root: _,
         nvml_library,
+        hook,
+        hook_directory,
+        nvidia_cdi_hook_path,
         sys_root,
         proc_root,
         dev_root,
@@ -100,7 +105,9 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     let (publisher, acceptance) =
         cluster::Publisher::new(cluster.clone(), wanted, cluster::Metrics::register(&mut registry));
 
-    let sources = cdi::Sources { devices: roots.devices(), driver_roots: drivers, sys: roots.sys };
+    let hooks = hook::Choice { hook, directory: hook_directory, nvidia: nvidia_cdi_hook_path, host };
+    let hooks = hooks.carry_out(&kubelet.plugin_dir)?;
+    let sources = cdi::Sources { devices: roots.devices(), driver_roots: drivers, sys: roots.sys, hooks };
     let settings = prepare::Settings {
         claims_dir: kubelet.plugin_dir.join("claims"),
         cdi_dir: cdi_root,

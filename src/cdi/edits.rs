@@ -12,6 +12,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
+use super::hooks::Hooks;
 use super::spec::{ContainerEdits, Device, DeviceNode, Kind, Mount, Spec};
 use crate::device::GpuUuid;
 use crate::host::driver_root::{self, DriverFiles, DriverRoot, Kernel, Library, Mapped, NoLibraries, NotFound};
@@ -42,6 +43,8 @@ pub struct Sources {
     pub driver_roots: Vec<DriverRoot>,
     /// `/sys`, for the kernel's firmware path.
     pub sys: PathBuf,
+    /// Who finishes containers.
+    pub hooks: Hooks,
 }
 
 /// A GPU that becomes a CDI device.
@@ -112,7 +115,8 @@ impl Sources {
             Ok(node) => common.add_node(node),
             Err(error) => tracing::debug!(%error, "containers get no modeset node"),
         }
-        common.mounts = mounts(files);
+        common.hooks = self.hooks.of(&files);
+        common.mounts = mounts(files, self.hooks.mount_names());
         Ok(Found { devices: self.devices.clone(), common })
     }
 }
@@ -172,10 +176,10 @@ fn environment(files: &DriverFiles) -> Vec<String> {
 }
 
 /// All mounts; of several files that would appear at one path in the container, the first found.
-fn mounts(files: DriverFiles) -> Vec<Mount> {
+fn mounts(files: DriverFiles, names: bool) -> Vec<Mount> {
     let DriverFiles { version: _, libraries, binaries, firmware, sockets, absent: _ } = files;
-    let libraries = libraries.into_iter().flat_map(|Library { file, aliases }| {
-        let names = aliases.into_iter().map({
+    let libraries = libraries.into_iter().flat_map(|Library { file, soname: _, aliases }| {
+        let names = aliases.into_iter().filter(|_| names).map({
             let host = file.host.clone();
             move |container| Mapped { host: host.clone(), container }
         });

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use container_device_interface::spec::{Spec, read_spec};
 
-use super::Sources;
+use super::{Hooks, Sources};
 use crate::host::driver_root::example::Tree;
 use crate::host::node::Devices;
 
@@ -55,6 +55,7 @@ impl Machine {
             devices: Devices { local: self.dev(), host: "/dev".into(), proc: self.proc(), placeholders: true },
             driver_roots: vec![self.driver.root()],
             sys: self.directory.path().join("sys"),
+            hooks: Hooks::None,
         }
     }
 }

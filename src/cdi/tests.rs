@@ -62,6 +62,20 @@ fn the_spec_of_one_gpu_under_a_driver_container() {
 }
 
 #[test]
+fn with_our_own_hook_names_are_links_and_one_process_makes_them() {
+    let machine = Machine::new();
+    let sources = Sources { hooks: Hooks::Own("/plugins/gpu-dra-hook".into()), ..machine.sources() };
+    assert_golden("own-hook.json", &written(&machine, &sources, &[target(0)]));
+}
+
+#[test]
+fn with_nvidias_hook_its_commands_are_run_in_its_order() {
+    let machine = Machine::new();
+    let sources = Sources { hooks: Hooks::Nvidia("/usr/bin/nvidia-cdi-hook".into()), ..machine.sources() };
+    assert_golden("nvidia-cdi-hook.json", &written(&machine, &sources, &[target(0)]));
+}
+
+#[test]
 fn the_spec_of_two_gpus_with_a_driver_directory_of_its_own() {
     let machine = Machine::new();
     let mut sources = machine.sources();

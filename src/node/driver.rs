@@ -32,6 +32,12 @@ pub(super) fn candidates(args: &Args) -> Vec<DriverRoot> {
     vec![DriverRoot { container: container.unwrap_or_else(|| root.container.clone()), ..root }]
 }
 
+/// Where this process sees the host's `/`, if it does.
+pub(super) fn host_mount(args: &Args) -> Option<PathBuf> {
+    let is_host = args.driver_root.as_deref().is_none_or(|root| root == Path::new("/"));
+    is_host.then(|| args.container_driver_root.clone().unwrap_or_else(|| "/".into()))
+}
+
 // === impl NvmlLibrary ===
 
 impl NvmlLibrary {

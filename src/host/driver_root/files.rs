@@ -33,9 +33,15 @@ const SOCKET_DIRECTORIES: &[&str] = &["/run", "/var/run"];
 /// share its GPU must not attach to a daemon that happens to run on the host.
 const SOCKETS: &[&str] = &["nvidia-persistenced/socket", "nvidia-fabricmanager/socket"];
 
-/// What a container runs CUDA with. Programs also ask for it by the name that only development packages install, so that
-/// name is made too, as NVIDIA's tools do.
-const CUDA: (&str, &str) = ("libcuda.so.", "libcuda.so");
+/// What a container runs CUDA with.
+const CUDA: &str = "libcuda.so.";
+
+/// Libraries that programs also ask for by the name that only development packages install. That name is made where the
+/// host has it, and for these always, as NVIDIA's tools do.
+const BARE: &[&str] = &["libcuda", "libnvidia-opticalflow"];
+
+/// The driver's library that GLVND asks for by another name where no X server says which vendor to take.
+const INDIRECT: (&str, &str) = ("libGLX_nvidia", "libGLX_indirect.so.0");
 
 /// What the kernel says about where firmware is.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -77,6 +83,8 @@ pub struct Mapped {
 pub struct Library {
     /// The file.
     pub file: Mapped,
+    /// The name that the dynamic loader asks for; that of the file if it says no other.
+    pub soname: String,
     /// Other paths in a container under which programs and the dynamic loader ask for it.
     pub aliases: Vec<PathBuf>,
 }
@@ -115,7 +123,12 @@ impl Kernel {
 impl Library {
     /// Whether this is libcuda, without which a container cannot use its GPU.
     pub fn is_cuda(&self) -> bool {
-        self.file.container.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(CUDA.0.as_bytes()))
+        self.file.container.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(CUDA.as_bytes()))
+    }
+
+    /// Where a loader that searches the library's directory looks for it.
+    pub fn soname_path(&self) -> PathBuf {
+        self.file.container.with_file_name(&self.soname)
     }
 }
 
@@ -165,30 +178,40 @@ impl DriverRoot {
                     // A 32-bit library beside the real ones, or a file that no container could read either.
                     Ok(Elf::Foreign) | Err(_) => continue,
                 };
-                let aliases = self.aliases(&path, &real, soname.as_deref(), directories);
-                libraries.push(Library { file: Mapped { host, container: self.container.join(&path) }, aliases });
+                let soname = soname.unwrap_or(name);
+                let aliases = self.aliases(&path, &real, &soname, directories);
+                libraries.push(Library {
+                    file: Mapped { host, container: self.container.join(&path) },
+                    soname,
+                    aliases,
+                });
             }
         }
         libraries
     }
 
     /// Where the loader of this system finds the library by its SONAME: wherever that name leads to it, or beside it if
-    /// nobody has made the link.
-    fn aliases(&self, path: &Path, real: &Path, soname: Option<&str>, directories: &[PathBuf]) -> Vec<PathBuf> {
-        let Some(soname) = soname.filter(|soname| path.file_name() != Some(OsStr::new(soname))) else {
-            return Vec::new();
-        };
+    /// nobody has made the link. And beside that, its other names.
+    fn aliases(&self, path: &Path, real: &Path, soname: &str, directories: &[PathBuf]) -> Vec<PathBuf> {
         let candidates = directories.iter().map(|directory| directory.join(soname));
         let mut names: Vec<PathBuf> =
             candidates.filter(|name| self.file(name).is_some_and(|target| target == real)).collect();
         if names.is_empty() {
             names.push(path.with_file_name(soname));
         }
-        if soname.starts_with(CUDA.0) {
-            let plain: Vec<_> = names.iter().map(|name| name.with_file_name(CUDA.1)).collect();
-            names.extend(plain);
-        }
+        let others: Vec<_> = names.iter().flat_map(|name| self.other_names(name, soname)).collect();
+        names.extend(others);
+        names.retain(|name| name != path);
         names.into_iter().map(|name| self.container.join(name)).collect()
+    }
+
+    /// What else a library is called in the directory where it is called by its SONAME.
+    fn other_names(&self, beside: &Path, soname: &str) -> Vec<PathBuf> {
+        let Some((stem, _)) = soname.split_once(".so.") else { return Vec::new() };
+        let bare = beside.with_file_name(format!("{stem}.so"));
+        let is_asked_for = BARE.contains(&stem) || self.local.join(&bare).symlink_metadata().is_ok();
+        let indirect = (stem == INDIRECT.0).then(|| beside.with_file_name(INDIRECT.1));
+        is_asked_for.then_some(bare).into_iter().chain(indirect).collect()
     }
 
     fn binaries(&self, absent: &mut Vec<&'static str>) -> Vec<Mapped> {
@@ -204,7 +227,8 @@ impl DriverRoot {
         binaries
     }
 
-    fn executable(&self, path: &Path) -> Option<Mapped> {
+    /// A program, if it is there and may be run.
+    pub fn executable(&self, path: &Path) -> Option<Mapped> {
         let real = self.file(path)?;
         let mode = self.local.join(&real).metadata().ok()?.permissions().mode();
         (mode & 0o111 != 0).then(|| self.mapped(path, &real))
@@ -249,7 +273,7 @@ impl DriverRoot {
 
     fn version_of_cuda(&self, directories: &[PathBuf]) -> Option<String> {
         let numbered = |name: &str| {
-            let version = name.strip_prefix(CUDA.0)?;
+            let version = name.strip_prefix(CUDA)?;
             let numbers = version.split('.').all(|part| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit()));
             (numbers && version.contains('.')).then(|| version.to_owned())
         };
@@ -277,114 +301,4 @@ fn list(paths: &[PathBuf]) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::os::unix::fs::symlink;
-
-    use super::super::example::{Tree, VERSION, shared_object};
-    use super::*;
-
-    const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
-
-    fn find(tree: &Tree) -> DriverFiles {
-        tree.root().files(Some(VERSION), &Kernel::default()).unwrap()
-    }
-
-    #[test]
-    fn a_library_has_a_path_on_the_host_one_in_the_container_and_its_soname() {
-        let files = find(&Tree::debian());
-        let cuda = files.libraries.iter().find(|library| library.is_cuda()).unwrap();
-        assert_eq!(cuda.file.host, Path::new("/run/nvidia/driver/usr/lib/x86_64-linux-gnu/libcuda.so.580.105.08"));
-        assert_eq!(cuda.file.container, Path::new("/usr/lib/x86_64-linux-gnu/libcuda.so.580.105.08"));
-        let aliases = ["libcuda.so.1", "libcuda.so"].map(|name| Path::new("/usr/lib/x86_64-linux-gnu").join(name));
-        assert_eq!(cuda.aliases, aliases);
-    }
-
-    #[test]
-    fn a_library_whose_soname_is_its_file_name_has_no_alias() {
-        let tree = Tree::debian();
-        let name = format!("libnvidia-glcore.so.{VERSION}");
-        tree.write(&format!("{LIBRARIES}/{name}"), &shared_object(&name));
-        let files = find(&tree);
-        let core = files.libraries.iter().find(|library| library.file.container.ends_with(&name)).unwrap();
-        assert_eq!(core.aliases, Vec::<PathBuf>::new());
-    }
-
-    #[test]
-    fn directories_that_are_links_to_each_other_count_once() {
-        let tree = Tree::debian();
-        let count = find(&tree).libraries.len();
-        symlink("/usr/lib/x86_64-linux-gnu", tree.path().join("lib64")).unwrap();
-        assert_eq!(find(&tree).libraries.len(), count);
-    }
-
-    #[test]
-    fn a_soname_appears_where_the_host_has_it() {
-        let tree = Tree::empty();
-        let real = format!("{LIBRARIES}/nvidia/current/libcuda.so.{VERSION}");
-        tree.write(&real, &shared_object("libcuda.so.1"));
-        fs::create_dir_all(tree.path().join("etc/alternatives")).unwrap();
-        symlink(format!("/{real}"), tree.path().join("etc/alternatives/libcuda.so.1")).unwrap();
-        symlink("/etc/alternatives/libcuda.so.1", tree.path().join(LIBRARIES).join("libcuda.so.1")).unwrap();
-        let files = find(&tree);
-        assert_eq!(files.libraries[0].file.container, Path::new("/").join(real));
-        assert_eq!(files.libraries[0].aliases[0], Path::new("/").join(LIBRARIES).join("libcuda.so.1"));
-    }
-
-    #[test]
-    fn libraries_of_another_version_or_word_size_are_left_out() {
-        let tree = Tree::debian();
-        let count = find(&tree).libraries.len();
-        tree.write(&format!("{LIBRARIES}/libnvidia-cfg.so.550.54.15"), &shared_object("libnvidia-cfg.so.1"));
-        let mut narrow = shared_object("libcuda.so.1");
-        narrow[4] = 1;
-        tree.write(&format!("usr/lib/libcuda.so.{VERSION}"), &narrow);
-        assert_eq!(find(&tree).libraries.len(), count);
-    }
-
-    #[test]
-    fn the_version_is_libcudas_where_nvml_does_not_say() {
-        let tree = Tree::debian();
-        let files = tree.root().files(None, &Kernel::default()).unwrap();
-        assert_eq!(files.version, VERSION);
-    }
-
-    #[test]
-    fn a_missing_libcuda_is_named_with_where_it_was_looked_for() {
-        let error = Tree::debian().root().files(Some("999.1"), &Kernel::default()).unwrap_err();
-        let expected = "libcuda.so.999.1 is in none of the library directories /, /usr/lib/x86_64-linux-gnu, /usr/lib \
-                        of the driver root /run/nvidia/driver";
-        assert_eq!(error.to_string(), expected);
-        let error = Tree::empty().root().files(None, &Kernel::default()).unwrap_err();
-        assert!(error.to_string().starts_with("libcuda.so.<version> is in none"), "{error}");
-    }
-
-    #[test]
-    fn optional_files_are_found_or_reported_absent() {
-        let tree = Tree::debian();
-        let files = find(&tree);
-        let name = |file: &Mapped| file.container.file_name().unwrap().to_str().unwrap().to_owned();
-        assert_eq!(files.binaries.iter().map(name).collect::<Vec<_>>(), ["nvidia-smi"]);
-        assert_eq!(files.firmware.iter().map(name).collect::<Vec<_>>(), ["gsp_ga10x.bin", "gsp_tu10x.bin"]);
-        assert_eq!(files.sockets[0].container, Path::new("/run/nvidia-persistenced/socket"));
-        assert!(files.absent.contains(&"nvidia-debugdump"));
-        assert!(files.absent.contains(&"nvidia-fabricmanager/socket"));
-    }
-
-    #[test]
-    fn a_program_that_nobody_may_run_is_absent() {
-        let tree = Tree::debian();
-        let path = tree.path().join("usr/bin/nvidia-smi");
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
-        assert!(find(&tree).absent.contains(&"nvidia-smi"));
-    }
-
-    #[test]
-    fn firmware_is_where_the_kernel_looks_first() {
-        let tree = Tree::debian();
-        tree.write(&format!("opt/firmware/nvidia/{VERSION}/gsp_ga10x.bin"), b"");
-        let firmware_path = Some("/run/nvidia/driver/opt/firmware".into());
-        let files = tree.root().files(None, &Kernel { release: None, firmware_path }).unwrap();
-        let expected = format!("/run/nvidia/driver/opt/firmware/nvidia/{VERSION}/gsp_ga10x.bin");
-        assert_eq!(files.firmware[0].host, Path::new(&expected));
-    }
-}
+mod tests;
