@@ -154,6 +154,17 @@ pub struct Args {
     #[arg(long, env = "NVIDIA_CDI_HOOK_PATH", value_name = "FILE", value_parser = path, help_heading = "Containers")]
     pub nvidia_cdi_hook_path: Option<PathBuf>,
 
+    /// Give containers what the driver has for graphics too: DRM nodes, and files of EGL, Vulkan and X
+    #[arg(
+        long,
+        env = "GRAPHICS",
+        value_name = "BOOL",
+        default_value_t = true,
+        action = clap::ArgAction::Set,
+        help_heading = "Containers"
+    )]
+    pub graphics: bool,
+
     /// Accept plain files as device nodes. For machines without a GPU: see tests/fake-node
     #[arg(long, env = "PLACEHOLDER_DEVICES", hide = true, help_heading = "Host")]
     pub placeholder_devices: bool,

@@ -67,6 +67,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         hook,
         hook_directory,
         nvidia_cdi_hook_path,
+        graphics,
         sys_root,
         proc_root,
         dev_root,
@@ -94,7 +95,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     // From here on there are files to be touched, which only one may do.
     kubelet.move_in().await?;
 
-    let library = NvmlLibrary::new(nvml_library, drivers.clone());
+    let library = NvmlLibrary::new(nvml_library, drivers.clone(), sys_root.clone());
     let roots = Roots { sys: sys_root, proc: proc_root, dev: dev_root, placeholders: placeholder_devices };
     let names = NameMap::load(&kubelet.plugin_dir)?;
     let mut inventory = Inventory::new(Session::new(move || library.locate()), roots.clone(), names);
@@ -107,7 +108,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
 
     let hooks = hook::Choice { hook, directory: hook_directory, nvidia: nvidia_cdi_hook_path, host };
     let hooks = hooks.carry_out(&kubelet.plugin_dir)?;
-    let sources = cdi::Sources { devices: roots.devices(), driver_roots: drivers, sys: roots.sys, hooks };
+    let sources = cdi::Sources { devices: roots.devices(), driver_roots: drivers, sys: roots.sys, hooks, graphics };
     let settings = prepare::Settings {
         claims_dir: kubelet.plugin_dir.join("claims"),
         cdi_dir: cdi_root,

@@ -40,7 +40,7 @@ impl Machine {
 
     /// As if the module of nvidia-uvm were loaded anew, and the kernel had given it this major.
     pub(crate) fn load_uvm_as(&self, major: u32) {
-        let drivers = "195 nvidia\n195 nvidiactl\n195 nvidia-modeset";
+        let drivers = "195 nvidia\n195 nvidiactl\n195 nvidia-modeset\n226 drm";
         let table = format!("Character devices:\n{drivers}\n{major} nvidia-uvm\n\nBlock devices:\n");
         fs::write(self.proc().join("devices"), table).unwrap();
     }
@@ -56,6 +56,7 @@ impl Machine {
             driver_roots: vec![self.driver.root()],
             sys: self.directory.path().join("sys"),
             hooks: Hooks::None,
+            graphics: true,
         }
     }
 }

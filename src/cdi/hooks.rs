@@ -64,6 +64,21 @@ impl Hooks {
             Self::Nvidia(path) => nvidia(path, files),
         }
     }
+
+    /// Has links made for a device. Our own hook makes those of all devices of a claim, so that it is run once: in a
+    /// container that gets only some of them, the others' links lead nowhere.
+    pub(super) fn add_links(&self, links: Vec<Link>, common: &mut [Hook], device: &mut Vec<Hook>) {
+        if links.is_empty() {
+            return;
+        }
+        match self {
+            Self::None => {}
+            Self::Own(_) => common.iter_mut().for_each(|hook| hook.args.extend(links.iter().flat_map(own_link))),
+            Self::Nvidia(path) => {
+                device.push(nvidia_hook(path, "create-symlinks", links.iter().flat_map(nvidia_link)));
+            }
+        }
+    }
 }
 
 fn own(path: &Path, files: &DriverFiles) -> Hook {
@@ -72,41 +87,53 @@ fn own(path: &Path, files: &DriverFiles) -> Hook {
         args.extend(["--library".to_owned(), format!("{}={}", library.soname, library.file.container.display())]);
         // The hook makes this one by itself.
         let soname = library.soname_path();
-        for Link { target, path } in links(library).filter(|link| link.path != soname) {
-            args.extend(["--link".to_owned(), format!("{}={}", target.display(), path.display())]);
-        }
+        args.extend(names(library).filter(|link| link.path != soname).flat_map(|link| own_link(&link)));
     }
+    args.extend(data_links(files).flat_map(|link| own_link(&link)));
     args.extend(["--cuda-compat".to_owned(), files.version.clone(), "--mask-params".to_owned()]);
     Hook { hook_name: CREATE_CONTAINER, path: path.to_owned(), args, env: vec![OWN_ENVIRONMENT.to_owned()] }
 }
 
+fn own_link(Link { target, path }: &Link) -> [String; 2] {
+    ["--link".to_owned(), format!("{}={}", target.display(), path.display())]
+}
+
 /// In NVIDIA's order: the cache takes up what those before it have made.
 fn nvidia(path: &Path, files: &DriverFiles) -> Vec<Hook> {
-    let hook = |name: &str, args: Vec<String>| Hook {
-        hook_name: CREATE_CONTAINER,
-        path: path.to_owned(),
-        args: ["nvidia-cdi-hook".to_owned(), name.to_owned()].into_iter().chain(args).collect(),
-        env: vec![NVIDIA_ENVIRONMENT.to_owned()],
-    };
-    let links = files.libraries.iter().flat_map(links);
-    let links = links
-        .flat_map(|Link { target, path }| ["--link".to_owned(), format!("{}::{}", target.display(), path.display())]);
+    let links = files.libraries.iter().flat_map(names).chain(data_links(files));
     let folders: BTreeSet<_> = files.libraries.iter().filter_map(|library| library.file.container.parent()).collect();
     let folders = folders.into_iter().flat_map(|folder| ["--folder".to_owned(), folder.display().to_string()]);
     vec![
-        hook("create-symlinks", links.collect()),
-        hook("enable-cuda-compat", vec![format!("--host-driver-version={}", files.version)]),
-        hook("update-ldcache", folders.collect()),
-        hook("disable-device-node-modification", Vec::new()),
+        nvidia_hook(path, "create-symlinks", links.flat_map(|link| nvidia_link(&link))),
+        nvidia_hook(path, "enable-cuda-compat", [format!("--host-driver-version={}", files.version)]),
+        nvidia_hook(path, "update-ldcache", folders),
+        nvidia_hook(path, "disable-device-node-modification", []),
     ]
 }
 
+fn nvidia_hook(path: &Path, command: &str, args: impl IntoIterator<Item = String>) -> Hook {
+    Hook {
+        hook_name: CREATE_CONTAINER,
+        path: path.to_owned(),
+        args: ["nvidia-cdi-hook".to_owned(), command.to_owned()].into_iter().chain(args).collect(),
+        env: vec![NVIDIA_ENVIRONMENT.to_owned()],
+    }
+}
+
+fn nvidia_link(Link { target, path }: &Link) -> [String; 2] {
+    ["--link".to_owned(), format!("{}::{}", target.display(), path.display())]
+}
+
 /// The names of a library as links. They lead to the file itself, by its name where they are beside it.
-fn links(library: &Library) -> impl Iterator<Item = Link> {
+fn names(library: &Library) -> impl Iterator<Item = Link> {
     let file = &library.file.container;
     library.aliases.iter().map(move |alias| {
         let beside = alias.parent() == file.parent();
         let target = file.file_name().filter(|_| beside).map_or_else(|| file.clone(), PathBuf::from);
         Link { target, path: alias.clone() }
     })
+}
+
+fn data_links(files: &DriverFiles) -> impl Iterator<Item = Link> {
+    files.links.iter().map(|(path, name)| Link { target: name.into(), path: path.clone() })
 }

@@ -170,7 +170,7 @@ fn find(fixed: Option<PathBuf>, host: Option<&Path>) -> Result<PathBuf, HookErro
     let Some(host) = host else { return fixed.ok_or(HookError::Blind) };
     let candidates = fixed.map_or_else(|| NVIDIA_PLACES.iter().map(PathBuf::from).collect(), |path| vec![path]);
     let root = DriverRoot::new("/", host);
-    let is_there = |path: &&PathBuf| root.executable(path).is_some();
+    let is_there = |path: &&PathBuf| root.program(path.strip_prefix("/").unwrap_or(path)).is_some();
     match candidates.iter().find(is_there) {
         Some(path) => Ok(path.clone()),
         None => {

@@ -10,10 +10,14 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use super::elf::{self, Elf};
-use super::{DriverRoot, beneath, under};
+use super::graphics::Graphics;
+use super::{Directory, DriverRoot, relative, under};
 
-/// Where programs are looked for.
+/// Where programs are looked for, and found by people in a container.
 const BINARY_DIRECTORIES: &[&str] = &["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"];
+
+/// Where Bottlerocket has the programs that it has no link for in `/usr/bin`, and where containers get them.
+const HIDDEN_BINARIES: (&str, &str) = ("usr/libexec/nvidia/tesla/bin", "/usr/bin");
 
 /// Programs for compute and monitoring.
 const BINARIES: &[&str] = &[
@@ -25,6 +29,9 @@ const BINARIES: &[&str] = &[
     "nvidia-imex",
     "nvidia-imex-ctl",
 ];
+
+/// Programs for X.
+const GRAPHICS_BINARIES: &[&str] = &["nvidia-xconfig"];
 
 /// Where the driver's daemons listen: both spellings, of which one is usually a link to the other.
 const SOCKET_DIRECTORIES: &[&str] = &["/run", "/var/run"];
@@ -38,7 +45,7 @@ const CUDA: &str = "libcuda.so.";
 
 /// Libraries that programs also ask for by the name that only development packages install. That name is made where the
 /// host has it, and for these always, as NVIDIA's tools do.
-const BARE: &[&str] = &["libcuda", "libnvidia-opticalflow"];
+const BARE: &[&str] = &["libcuda", "libnvidia-opticalflow", "libnvidia-vulkan-producer"];
 
 /// The driver's library that GLVND asks for by another name where no X server says which vendor to take.
 const INDIRECT: (&str, &str) = ("libGLX_nvidia", "libGLX_indirect.so.0");
@@ -50,6 +57,8 @@ pub struct Kernel {
     pub release: Option<String>,
     /// `/sys/module/firmware_class/parameters/path`.
     pub firmware_path: Option<PathBuf>,
+    /// See [`module_version`].
+    pub driver_version: Option<String>,
 }
 
 /// What was found under a driver root.
@@ -57,8 +66,12 @@ pub struct Kernel {
 pub struct DriverFiles {
     /// The driver's version.
     pub version: String,
-    /// `*.so.<version>`; `libcuda` is among them.
+    /// `*.so.<version>`, and with graphics some that have a version of their own; `libcuda` is among them.
     pub libraries: Vec<Library>,
+    /// What is mounted as it is: files by which loaders find the driver's libraries, and modules of X.
+    pub data: Vec<Mapped>,
+    /// Names of `data` that are links beside it: where, and to which file name.
+    pub links: Vec<(PathBuf, String)>,
     /// Programs.
     pub binaries: Vec<Mapped>,
     /// Firmware that the driver reloads into a GPU.
@@ -102,18 +115,26 @@ pub struct NoLibraries {
     pub looked: Vec<PathBuf>,
 }
 
+/// The version of the driver's kernel module, while it is loaded.
+pub fn module_version(sys: &Path) -> Option<String> {
+    line(&sys.join("module/nvidia/version"))
+}
+
+/// The line that a file of the kernel holds, unless it is empty.
+fn line(path: &Path) -> Option<String> {
+    let text = fs::read_to_string(path).ok()?;
+    Some(text.trim().to_owned()).filter(|text| !text.is_empty())
+}
+
 // === impl Kernel ===
 
 impl Kernel {
     /// Reads what there is to read.
     pub fn read(proc: &Path, sys: &Path) -> Self {
-        let line = |path: PathBuf| {
-            let text = fs::read_to_string(path).ok()?;
-            Some(text.trim().to_owned()).filter(|text| !text.is_empty())
-        };
         Self {
-            release: line(proc.join("sys/kernel/osrelease")),
-            firmware_path: line(sys.join("module/firmware_class/parameters/path")).map(PathBuf::from),
+            release: line(&proc.join("sys/kernel/osrelease")),
+            firmware_path: line(&sys.join("module/firmware_class/parameters/path")).map(PathBuf::from),
+            driver_version: module_version(sys),
         }
     }
 }
@@ -136,23 +157,40 @@ impl Library {
 
 impl DriverRoot {
     /// Finds the files of the driver. The version is NVML's word if it is known, else that of the first libcuda.
-    pub fn files(&self, version: Option<&str>, kernel: &Kernel) -> Result<DriverFiles, NoLibraries> {
+    pub fn files(&self, version: Option<&str>, kernel: &Kernel, graphics: bool) -> Result<DriverFiles, NoLibraries> {
         let directories = self.library_directories();
+        let below = |directory: &Directory| {
+            let real = directory.real.strip_prefix(&self.directory);
+            Path::new("/").join(real.unwrap_or(&directory.real))
+        };
         let missing = || NoLibraries {
             version: version.map(str::to_owned),
-            root: self.host.clone(),
-            looked: directories.iter().map(|directory| Path::new("/").join(directory)).collect(),
+            root: self.host(),
+            looked: directories.iter().map(below).collect(),
         };
         let found = version.map(str::to_owned).or_else(|| self.version_of_cuda(&directories));
         let version = found.ok_or_else(missing)?;
-        let libraries = self.libraries(&directories, &version);
+        let mut libraries = self.libraries(&directories, &version);
         if !libraries.iter().any(Library::is_cuda) {
             return Err(missing());
         }
         let mut absent = Vec::new();
+        let mut binaries = self.binaries(BINARIES, &mut absent);
+        let mut data = self.opencl(&mut absent);
+        let mut links = Vec::new();
+        if graphics {
+            let Graphics { libraries: own, data: files, links: names } = self.graphics(&directories, &version);
+            self.name_for_gbm(&directories, &mut libraries);
+            libraries.extend(own);
+            data.extend(files);
+            links.extend(names);
+            binaries.extend(self.binaries(GRAPHICS_BINARIES, &mut absent));
+        }
         Ok(DriverFiles {
             libraries,
-            binaries: self.binaries(&mut absent),
+            data,
+            links,
+            binaries,
             firmware: self.firmware(&version, kernel, &mut absent),
             sockets: self.sockets(&mut absent),
             absent,
@@ -160,65 +198,73 @@ impl DriverRoot {
         })
     }
 
-    fn libraries(&self, directories: &[PathBuf], version: &str) -> Vec<Library> {
+    fn libraries(&self, directories: &[Directory], version: &str) -> Vec<Library> {
         let suffix = format!(".so.{version}");
         let mut libraries: Vec<Library> = Vec::new();
-        let with_vdpau = directories.iter().flat_map(|directory| [directory.clone(), directory.join("vdpau")]);
-        for directory in self.directories(with_vdpau) {
+        let vdpau =
+            |directory: &Directory| self.directory_at(&directory.real.join("vdpau"), directory.container.join("vdpau"));
+        for directory in directories.iter().flat_map(|directory| [Some(directory.clone()), vdpau(directory)]).flatten()
+        {
             for name in self.names(&directory, |name| name.ends_with(&suffix)) {
-                let path = directory.join(&name);
-                let Some(real) = self.file(&path) else { continue };
-                let host = self.host.join(&real);
-                if libraries.iter().any(|library| library.file.host == host) {
-                    continue;
+                let Some(library) = self.library_in(&directory, &name, directories) else { continue };
+                if !libraries.iter().any(|known| known.file.host == library.file.host) {
+                    libraries.push(library);
                 }
-                let soname = match elf::read(&self.local.join(&real)) {
-                    Ok(Elf::Native(soname)) => soname,
-                    Ok(Elf::Other) => None,
-                    // A 32-bit library beside the real ones, or a file that no container could read either.
-                    Ok(Elf::Foreign) | Err(_) => continue,
-                };
-                let soname = soname.unwrap_or(name);
-                let aliases = self.aliases(&path, &real, &soname, directories);
-                libraries.push(Library {
-                    file: Mapped { host, container: self.container.join(&path) },
-                    soname,
-                    aliases,
-                });
             }
         }
         libraries
     }
 
+    /// A library by its file name, if a container could load it.
+    pub(super) fn library_in(&self, directory: &Directory, name: &str, all: &[Directory]) -> Option<Library> {
+        let real = self.file(&directory.real.join(name))?;
+        let soname = match elf::read(&self.system_local.join(&real)) {
+            Ok(Elf::Native(soname)) => soname,
+            Ok(Elf::Other) => None,
+            // A 32-bit library beside the real ones, or a file that no container could read either.
+            Ok(Elf::Foreign) | Err(_) => return None,
+        };
+        let soname = soname.unwrap_or_else(|| name.to_owned());
+        let aliases = self.aliases(directory, name, &real, &soname, all);
+        let file = Mapped { host: self.system_host.join(real), container: directory.container.join(name) };
+        Some(Library { file, soname, aliases })
+    }
+
     /// Where the loader of this system finds the library by its SONAME: wherever that name leads to it, or beside it if
     /// nobody has made the link. And beside that, its other names.
-    fn aliases(&self, path: &Path, real: &Path, soname: &str, directories: &[PathBuf]) -> Vec<PathBuf> {
-        let candidates = directories.iter().map(|directory| directory.join(soname));
-        let mut names: Vec<PathBuf> =
-            candidates.filter(|name| self.file(name).is_some_and(|target| target == real)).collect();
-        if names.is_empty() {
-            names.push(path.with_file_name(soname));
+    fn aliases(&self, own: &Directory, name: &str, real: &Path, soname: &str, all: &[Directory]) -> Vec<PathBuf> {
+        let leads_to_it =
+            |directory: &&Directory| self.file(&directory.real.join(soname)).is_some_and(|target| target == real);
+        let mut directories: Vec<&Directory> = all.iter().filter(leads_to_it).collect();
+        if directories.is_empty() {
+            directories.push(own);
         }
-        let others: Vec<_> = names.iter().flat_map(|name| self.other_names(name, soname)).collect();
-        names.extend(others);
-        names.retain(|name| name != path);
-        names.into_iter().map(|name| self.container.join(name)).collect()
+        let sonames = directories.iter().map(|directory| directory.container.join(soname));
+        let others = directories.iter().flat_map(|directory| self.other_names(directory, soname));
+        let file = own.container.join(name);
+        sonames.chain(others).filter(|alias| *alias != file).collect()
     }
 
-    /// What else a library is called in the directory where it is called by its SONAME.
-    fn other_names(&self, beside: &Path, soname: &str) -> Vec<PathBuf> {
+    /// What else a library is called in a directory where it is called by its SONAME.
+    fn other_names(&self, directory: &Directory, soname: &str) -> Vec<PathBuf> {
         let Some((stem, _)) = soname.split_once(".so.") else { return Vec::new() };
-        let bare = beside.with_file_name(format!("{stem}.so"));
-        let is_asked_for = BARE.contains(&stem) || self.local.join(&bare).symlink_metadata().is_ok();
-        let indirect = (stem == INDIRECT.0).then(|| beside.with_file_name(INDIRECT.1));
-        is_asked_for.then_some(bare).into_iter().chain(indirect).collect()
+        let bare = format!("{stem}.so");
+        let is_asked_for =
+            BARE.contains(&stem) || self.system_local.join(&directory.real).join(&bare).symlink_metadata().is_ok();
+        let indirect = (stem == INDIRECT.0).then_some(INDIRECT.1);
+        let names = is_asked_for.then_some(&*bare).into_iter().chain(indirect);
+        names.map(|name| directory.container.join(name)).collect()
     }
 
-    fn binaries(&self, absent: &mut Vec<&'static str>) -> Vec<Mapped> {
-        let directories = self.directories(BINARY_DIRECTORIES);
+    fn binaries(&self, names: &[&'static str], absent: &mut Vec<&'static str>) -> Vec<Mapped> {
+        let mut directories = self.directories(BINARY_DIRECTORIES);
+        directories.extend(self.directory_at(Path::new(HIDDEN_BINARIES.0), HIDDEN_BINARIES.1.into()));
         let mut binaries = Vec::new();
-        for name in BINARIES {
-            let found = directories.iter().find_map(|directory| self.executable(&directory.join(name)));
+        for &name in names {
+            let found = directories.iter().find_map(|directory| {
+                let host = self.program(&directory.real.join(name))?;
+                Some(Mapped { host, container: directory.container.join(name) })
+            });
             match found {
                 Some(file) => binaries.push(file),
                 None => absent.push(name),
@@ -227,29 +273,19 @@ impl DriverRoot {
         binaries
     }
 
-    /// A program, if it is there and may be run.
-    pub fn executable(&self, path: &Path) -> Option<Mapped> {
+    /// Where a program really is on the host, if it is there and may be run. The path is from the root of the system.
+    pub fn program(&self, path: &Path) -> Option<PathBuf> {
         let real = self.file(path)?;
-        let mode = self.local.join(&real).metadata().ok()?.permissions().mode();
-        (mode & 0o111 != 0).then(|| self.mapped(path, &real))
+        let mode = self.system_local.join(&real).metadata().ok()?.permissions().mode();
+        (mode & 0o111 != 0).then(|| self.system_host.join(real))
     }
 
     fn firmware(&self, version: &str, kernel: &Kernel, absent: &mut Vec<&'static str>) -> Vec<Mapped> {
-        // The kernel's own search order, in `drivers/base/firmware_loader/main.c`.
-        let custom = kernel.firmware_path.as_deref().and_then(|path| path.strip_prefix(&self.host).ok());
-        let release = |base: &str| kernel.release.as_deref().map(|release| Path::new(base).join(release));
-        let bases = custom.map(Path::to_owned).into_iter();
-        let bases = bases.chain(release("/lib/firmware/updates")).chain([PathBuf::from("/lib/firmware/updates")]);
-        let bases = bases.chain(release("/lib/firmware")).chain([PathBuf::from("/lib/firmware")]);
-        for directory in self.directories(bases.map(|base| base.join("nvidia").join(version))) {
-            let names = self.names(&directory, |name| {
-                name.starts_with("gsp") && Path::new(name).extension() == Some(OsStr::new("bin"))
-            });
-            let files = names.into_iter().filter_map(|name| {
-                let path = directory.join(name);
-                self.file(&path).map(|real| self.mapped(&path, &real))
-            });
-            let files: Vec<_> = files.collect();
+        for directory in self.firmware_directories(version, kernel) {
+            let is_firmware =
+                |name: &str| name.starts_with("gsp") && Path::new(name).extension() == Some(OsStr::new("bin"));
+            let files: Vec<_> =
+                self.names(&directory, is_firmware).iter().filter_map(|name| self.file_in(&directory, name)).collect();
             if !files.is_empty() {
                 return files;
             }
@@ -258,20 +294,50 @@ impl DriverRoot {
         Vec::new()
     }
 
+    /// In the kernel's own search order, see `drivers/base/firmware_loader/main.c`: first what it was told, as far as that
+    /// is in this system, then its own places, in the root and in the system that it belongs to.
+    fn firmware_directories(&self, version: &str, kernel: &Kernel) -> Vec<Directory> {
+        let release = |base: &str| kernel.release.as_deref().map(|release| Path::new(base).join(release));
+        let standard = [
+            release("lib/firmware/updates"),
+            Some("lib/firmware/updates".into()),
+            release("lib/firmware"),
+            Some("lib/firmware".into()),
+        ];
+        let custom = kernel.firmware_path.as_deref().and_then(|path| path.strip_prefix(&self.system_host).ok());
+        let custom = custom.map(|path| {
+            let own = path.strip_prefix(&self.directory);
+            (path.to_owned(), own.map_or_else(|_| under(Path::new("/"), path), |own| under(&self.container, own)))
+        });
+        let bases = standard.into_iter().flatten().flat_map(|base| {
+            let (own, of_system) = (under(&self.container, &base), under(Path::new("/"), &base));
+            [(self.directory.join(&base), own), (base, of_system)]
+        });
+        let named = Path::new("nvidia").join(version);
+        let directory =
+            |(real, container): (PathBuf, PathBuf)| self.directory_at(&real.join(&named), container.join(&named));
+        custom.into_iter().chain(bases).filter_map(directory).collect()
+    }
+
+    /// Sockets are where the daemons' clients look for them, also where the rest of the root is elsewhere.
     fn sockets(&self, absent: &mut Vec<&'static str>) -> Vec<Mapped> {
         let mut sockets: Vec<Mapped> = Vec::new();
         for name in SOCKETS {
             let paths = SOCKET_DIRECTORIES.iter().map(|directory| Path::new(directory).join(name));
-            let found = paths.into_iter().find_map(|path| beneath::resolve(&self.local, &path).ok());
+            let found = paths.into_iter().find_map(|container| {
+                let path = relative(&container);
+                let real = self.resolve(&self.directory.join(path)).or_else(|| self.resolve(path))?;
+                Some(Mapped { host: self.system_host.join(real), container })
+            });
             match found {
-                Some(real) => sockets.push(self.mapped(&real, &real)),
+                Some(socket) => sockets.push(socket),
                 None => absent.push(name),
             }
         }
         sockets
     }
 
-    fn version_of_cuda(&self, directories: &[PathBuf]) -> Option<String> {
+    fn version_of_cuda(&self, directories: &[Directory]) -> Option<String> {
         let numbered = |name: &str| {
             let version = name.strip_prefix(CUDA)?;
             let numbers = version.split('.').all(|part| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit()));
@@ -282,16 +348,18 @@ impl DriverRoot {
     }
 
     /// Names in a directory, sorted so that the same files always give the same specs.
-    fn names(&self, directory: &Path, wanted: impl Fn(&str) -> bool) -> Vec<String> {
-        let Ok(entries) = fs::read_dir(self.local.join(directory)) else { return Vec::new() };
+    fn names(&self, directory: &Directory, wanted: impl Fn(&str) -> bool) -> Vec<String> {
+        let Ok(entries) = fs::read_dir(self.system_local.join(&directory.real)) else { return Vec::new() };
         let names = entries.filter_map(|entry: io::Result<fs::DirEntry>| entry.ok()?.file_name().into_string().ok());
         let mut names: Vec<String> = names.filter(|name| wanted(name)).collect();
         names.sort();
         names
     }
 
-    fn mapped(&self, path: &Path, real: &Path) -> Mapped {
-        Mapped { host: self.host.join(real), container: under(&self.container, path) }
+    /// A file of a directory.
+    pub(super) fn file_in(&self, directory: &Directory, name: &str) -> Option<Mapped> {
+        let real = self.file(&directory.real.join(name))?;
+        Some(Mapped { host: self.system_host.join(real), container: directory.container.join(name) })
     }
 }
 

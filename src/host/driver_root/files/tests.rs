@@ -6,7 +6,7 @@ use super::*;
 const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
 
 fn find(tree: &Tree) -> DriverFiles {
-    tree.root().files(Some(VERSION), &Kernel::default()).unwrap()
+    tree.root().files(Some(VERSION), &Kernel::default(), false).unwrap()
 }
 
 #[test]
@@ -64,17 +64,17 @@ fn libraries_of_another_version_or_word_size_are_left_out() {
 #[test]
 fn the_version_is_libcudas_where_nvml_does_not_say() {
     let tree = Tree::debian();
-    let files = tree.root().files(None, &Kernel::default()).unwrap();
+    let files = tree.root().files(None, &Kernel::default(), false).unwrap();
     assert_eq!(files.version, VERSION);
 }
 
 #[test]
 fn a_missing_libcuda_is_named_with_where_it_was_looked_for() {
-    let error = Tree::debian().root().files(Some("999.1"), &Kernel::default()).unwrap_err();
+    let error = Tree::debian().root().files(Some("999.1"), &Kernel::default(), false).unwrap_err();
     let expected = "libcuda.so.999.1 is in none of the library directories /, /usr/lib/x86_64-linux-gnu, /usr/lib \
                     of the driver root /run/nvidia/driver";
     assert_eq!(error.to_string(), expected);
-    let error = Tree::empty().root().files(None, &Kernel::default()).unwrap_err();
+    let error = Tree::empty().root().files(None, &Kernel::default(), false).unwrap_err();
     assert!(error.to_string().starts_with("libcuda.so.<version> is in none"), "{error}");
 }
 
@@ -103,7 +103,7 @@ fn firmware_is_where_the_kernel_looks_first() {
     let tree = Tree::debian();
     tree.write(&format!("opt/firmware/nvidia/{VERSION}/gsp_ga10x.bin"), b"");
     let firmware_path = Some("/run/nvidia/driver/opt/firmware".into());
-    let files = tree.root().files(None, &Kernel { release: None, firmware_path }).unwrap();
+    let files = tree.root().files(None, &Kernel { firmware_path, ..Kernel::default() }, false).unwrap();
     let expected = format!("/run/nvidia/driver/opt/firmware/nvidia/{VERSION}/gsp_ga10x.bin");
     assert_eq!(files.firmware[0].host, Path::new(&expected));
 }
