@@ -270,3 +270,22 @@ fn specs_of_others_are_neither_read_nor_listed() {
     assert!(!writer.exists(CLAIM));
     assert_eq!(fs::read_dir(machine.state("cdi")).unwrap().count(), 3);
 }
+
+/// Whoever opened one of them would wait for a writer for ever.
+#[test]
+fn a_write_opens_no_spec_of_another_claim_however_many_there_are() {
+    let machine = Machine::new();
+    let writer = writer(&machine);
+    for number in 0..1000 {
+        let path = writer.path(&format!("other-{number}"));
+        rustix::fs::mknodat(rustix::fs::CWD, path, rustix::fs::FileType::Fifo, 0o644.into(), 0).unwrap();
+    }
+    let spec = machine.sources().look(None).unwrap().spec(writer.kind().clone(), &[target(0)]).unwrap();
+    let (done, finished) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let written = writer.write(CLAIM, &spec).unwrap() && writer.exists(CLAIM);
+        writer.remove(CLAIM).unwrap();
+        done.send(written).unwrap();
+    });
+    assert_eq!(finished.recv_timeout(std::time::Duration::from_secs(60)), Ok(true));
+}
