@@ -14,6 +14,7 @@ mod driver;
 mod hook;
 mod readiness;
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -64,10 +65,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         driver_root: _,
         container_driver_root: _,
         nvml_library,
-        hook,
-        hook_directory,
-        nvidia_cdi_hook_path,
-        graphics,
+        containers,
         sys_root,
         proc_root,
         dev_root,
@@ -106,8 +104,8 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     let (publisher, acceptance) =
         cluster::Publisher::new(cluster.clone(), wanted, cluster::Metrics::register(&mut registry));
 
-    let hooks = hook::Choice { hook, directory: hook_directory, nvidia: nvidia_cdi_hook_path, host };
-    let hooks = hooks.carry_out(&kubelet.plugin_dir)?;
+    let graphics = containers.graphics;
+    let hooks = hook::Choice::new(containers, host).carry_out(&kubelet.plugin_dir)?;
     let sources = cdi::Sources { devices: roots.devices(), driver_roots: drivers, sys: roots.sys, hooks, graphics };
     let settings = prepare::Settings {
         claims_dir: kubelet.plugin_dir.join("claims"),
@@ -115,9 +113,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         cdi_kind: cdi::Kind::claims_of(&driver_name)?,
         sources: sources.clone(),
         pool: node_name.clone(),
-        boot_id: node::boot_id(&roots.proc).with_context(|| {
-            format!("cannot read the id of this boot below {}: check --proc-root", roots.proc.display())
-        })?,
+        boot_id: boot_id(&roots.proc)?,
     };
     let preparer = Preparer::open(settings, views.current.clone(), prepare::Metrics::register(&mut registry)).await?;
     // Before the first look gives names.
@@ -174,6 +170,11 @@ async fn bind(endpoint: Endpoint) -> anyhow::Result<Option<http::Server>> {
     let address = server.address().context("cannot tell where /metrics and /readyz are")?;
     info!(%address, "serving /metrics, /healthz and /readyz");
     Ok(Some(server))
+}
+
+fn boot_id(proc: &Path) -> anyhow::Result<String> {
+    let context = || format!("cannot read the id of this boot below {}: check --proc-root", proc.display());
+    node::boot_id(proc).with_context(context)
 }
 
 /// Passes the pool on whenever the inventory has changed. As long as nothing is known, nothing is wanted.

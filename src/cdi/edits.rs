@@ -165,7 +165,7 @@ impl Found {
                 links.extend(by_path(target.pci, &node.name));
                 container_edits.add_node(node.clone());
             }
-            self.hooks.add_links(links, &mut common.hooks, &mut container_edits.hooks);
+            self.hooks.add_links(&links, &mut common.hooks, &mut container_edits.hooks);
             devices.push(Device { name: target.name.clone(), container_edits });
         }
         Ok(Spec::new(kind, devices, common))

@@ -67,7 +67,7 @@ impl Hooks {
 
     /// Has links made for a device. Our own hook makes those of all devices of a claim, so that it is run once: in a
     /// container that gets only some of them, the others' links lead nowhere.
-    pub(super) fn add_links(&self, links: Vec<Link>, common: &mut [Hook], device: &mut Vec<Hook>) {
+    pub(super) fn add_links(&self, links: &[Link], common: &mut [Hook], device: &mut Vec<Hook>) {
         if links.is_empty() {
             return;
         }

@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::StatVfsMountFlags;
 use tracing::{info, warn};
 
-use crate::args::HookKind;
+use crate::args::{Containers, HookKind};
 use crate::cdi::Hooks;
 use crate::host::atomic;
 use crate::host::driver_root::DriverRoot;
@@ -40,13 +40,13 @@ const NVIDIA_PLACES: &[&str] = &[
 /// What was asked for.
 pub(super) struct Choice {
     /// Which hook, if it was said.
-    pub(super) hook: Option<HookKind>,
+    hook: Option<HookKind>,
     /// Where to install our own.
-    pub(super) directory: Option<PathBuf>,
+    directory: Option<PathBuf>,
     /// Where NVIDIA's is on the host.
-    pub(super) nvidia: Option<PathBuf>,
+    nvidia: Option<PathBuf>,
     /// Where this process sees the host's `/`, if it does.
-    pub(super) host: Option<PathBuf>,
+    host: Option<PathBuf>,
 }
 
 /// Why containers cannot start with the hook that was asked for.
@@ -106,6 +106,12 @@ pub(super) enum HookError {
 // === impl Choice ===
 
 impl Choice {
+    /// What the command line asks for.
+    pub(super) fn new(args: Containers, host: Option<PathBuf>) -> Self {
+        let Containers { hook, hook_directory: directory, nvidia_cdi_hook_path: nvidia, graphics: _ } = args;
+        Self { hook, directory, nvidia, host }
+    }
+
     /// Finds or installs the hook.
     pub(super) fn carry_out(self, plugin_dir: &Path) -> Result<Hooks, HookError> {
         let program = env::current_exe().map_err(HookError::Program)?;
@@ -171,13 +177,11 @@ fn find(fixed: Option<PathBuf>, host: Option<&Path>) -> Result<PathBuf, HookErro
     let candidates = fixed.map_or_else(|| NVIDIA_PLACES.iter().map(PathBuf::from).collect(), |path| vec![path]);
     let root = DriverRoot::new("/", host);
     let is_there = |path: &&PathBuf| root.program(path.strip_prefix("/").unwrap_or(path)).is_some();
-    match candidates.iter().find(is_there) {
-        Some(path) => Ok(path.clone()),
-        None => {
-            let looked: Vec<_> = candidates.iter().map(|path| path.display().to_string()).collect();
-            Err(HookError::NoNvidia { looked: looked.join(", ") })
-        }
-    }
+    let found = candidates.iter().find(is_there).cloned();
+    found.ok_or_else(|| {
+        let looked: Vec<_> = candidates.iter().map(|path| path.display().to_string()).collect();
+        HookError::NoNvidia { looked: looked.join(", ") }
+    })
 }
 
 #[cfg(test)]
