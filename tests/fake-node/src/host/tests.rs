@@ -254,7 +254,11 @@ fn in_every_layout_ldconfig_finds_nothing_left_to_link() {
         let libraries = host.library().parent().unwrap().to_owned();
         assert!(libraries.starts_with(host.driver_root()));
         assert_eq!(libraries.join("mock-nvml"), host.node().path());
-        assert_eq!(host.dir().join("nvml").canonicalize().unwrap(), host.node().path());
+        assert_eq!(
+            host.dir().join("nvml").canonicalize().unwrap(),
+            host.node().path().canonicalize().unwrap(),
+            "{layout:?}"
+        );
         let before = names_in(&libraries);
         let versioned = before.iter().filter(|name| name.ends_with(".so.580.105.08"));
         for name in versioned.clone() {
