@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use container_device_interface::spec::{Spec, read_spec};
 
-use super::Sources;
+use super::{Hooks, Sources};
 use crate::host::driver_root::example::Tree;
 use crate::host::node::Devices;
 
@@ -42,7 +42,7 @@ impl Machine {
 
     /// As if the module of nvidia-uvm were loaded anew, and the kernel had given it this major.
     pub(crate) fn load_uvm_as(&self, major: u32) {
-        let drivers = "195 nvidia\n195 nvidiactl\n195 nvidia-modeset";
+        let drivers = "195 nvidia\n195 nvidiactl\n195 nvidia-modeset\n226 drm";
         let table = format!("Character devices:\n{drivers}\n{major} nvidia-uvm\n\nBlock devices:\n");
         fs::write(self.proc().join("devices"), table).unwrap();
     }
@@ -57,6 +57,8 @@ impl Machine {
             devices: Devices { local: self.dev(), host: "/dev".into(), proc: self.proc(), placeholders: true },
             driver_roots: vec![self.driver.root()],
             sys: self.directory.path().join("sys"),
+            hooks: Hooks::None,
+            graphics: true,
         }
     }
 }
