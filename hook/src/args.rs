@@ -19,9 +19,9 @@ A container runtime runs it at createContainer, in the container's mount namespa
 state of the container on standard input. All paths are those that the container's programs will see.
 
 Options:
-      --library SONAME=PATH   The library that is mounted at PATH is known as SONAME: makes the link SONAME beside it, and
-                              has the container's loader find it (/etc/ld.so.cache, /etc/ld.so.conf.d, and on Alpine
-                              /etc/ld-musl-<arch>.path)
+      --library SONAME=PATH   The library that is mounted at PATH is known as SONAME: makes the link SONAME beside it,
+                              and has the container's loader find it (/etc/ld.so.cache, /etc/ld.so.conf.d, and on
+                              Alpine /etc/ld-musl-<arch>.path)
       --link TARGET=PATH      Make PATH a link to TARGET. A link that is there is replaced, a file is moved aside to
                               .<name>.image, a directory is an error
       --cuda-compat VERSION   The host's driver version: the image's own CUDA compatibility libraries, in
@@ -31,11 +31,11 @@ Options:
   -h, --help                  Print this
   -V, --version               Print the version, and whether this binary is linked statically, as it must be
 
-Nothing of the image is executed, no path leaves the container's root, and nothing is written to a volume. The environment
-is not read: some runtimes hand over the image's.
+Nothing of the image is executed, no path leaves the container's root, and nothing is written to a volume. The
+environment is not read: some runtimes hand over the image's.
 
-Exit code: 0, or 64 for a wrong command line, or 1, with one line on standard error that says what failed. The container does
-not start then.";
+Exit code: 0, or 64 for a wrong command line, or 1, with one line on standard error that says what failed. The
+container does not start then.";
 
 /// What to do.
 #[derive(Debug)]
@@ -74,7 +74,7 @@ pub(crate) struct Link {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
     #[error("{0}; see gpu-dra-hook --help")]
-    Usage(#[from] lexopt::Error),
+    Usage(lexopt::Error),
     #[error("there is no command {0:?}; the only one is create-container")]
     Command(String),
     #[error("no command; the only one is create-container, see gpu-dra-hook --help")]
@@ -94,6 +94,14 @@ pub(crate) enum Unusable {
     Directory(String),
     #[error(transparent)]
     Place(#[from] NotAPlace),
+}
+
+// === impl Error ===
+
+impl From<lexopt::Error> for Error {
+    fn from(error: lexopt::Error) -> Self {
+        Self::Usage(error)
+    }
 }
 
 // === impl Command ===

@@ -13,6 +13,7 @@
 //! is written to a volume either: that belongs to the host, or to other containers that may be changing it right now.
 
 mod directory;
+mod mounts;
 mod place;
 
 use std::fs::File;
@@ -29,6 +30,9 @@ pub(crate) use place::{NotAPlace, Place, is_name};
 /// How often a path is tried again: on a busy node any rename or mount can make the kernel lose sight of whether `..`
 /// stayed beneath the root, and it says so rather than guess.
 const TRIES: u32 = 1000;
+
+/// All mounts that this process can see: the host's and the container's, because its root is still the host's.
+const MOUNTINFO: &str = "/proc/self/mountinfo";
 
 /// `TMPFS_MAGIC` of linux/magic.h.
 const TMPFS_MAGIC: fs::FsWord = 0x0102_1994;
@@ -164,10 +168,17 @@ impl Rootfs {
         Ok((read as u64 <= limit).then_some(content))
     }
 
-    /// Whether this belongs to the container alone: its root file system, or one in memory that the runtime has mounted,
-    /// as `/dev` is.
+    /// Whether this belongs to the container alone: its root file system, or one in memory that the runtime has made for
+    /// it, as `/dev` is.
     fn own(&self, directory: &OwnedFd) -> Result<bool, Errno> {
-        Ok(mount_of(directory)? == self.mount || fs::fstatfs(directory)?.f_type == TMPFS_MAGIC)
+        let mount = mount_of(directory)?;
+        if mount == self.mount {
+            return Ok(true);
+        }
+        let in_memory = fs::fstatfs(directory)?.f_type == TMPFS_MAGIC;
+        // Without the list nobody can say so.
+        let mountinfo = || std::fs::read(MOUNTINFO).unwrap_or_default();
+        Ok(in_memory && mounts::is_only_beneath(&String::from_utf8_lossy(&mountinfo()), self.mount, mount))
     }
 
     fn beneath(&self, path: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
