@@ -181,6 +181,32 @@ impl Owner {
     }
 }
 
+// === impl Change ===
+
+impl Change {
+    /// The index of the slice that is written.
+    pub fn index(&self) -> Option<usize> {
+        match self {
+            Self::Delete { .. } => None,
+            Self::Update { index, .. } | Self::Create { index, .. } => Some(*index),
+        }
+    }
+
+    /// The slice of a pool that is written.
+    pub fn slice_of<'a>(&self, pool: &'a Pool) -> Option<&'a Slice> {
+        pool.slices.get(self.index()?)
+    }
+
+    /// What is sent.
+    pub fn body(&self) -> &Value {
+        match self {
+            Self::Delete { options: body, .. }
+            | Self::Update { object: body, .. }
+            | Self::Create { object: body, .. } => body,
+        }
+    }
+}
+
 // === impl Adopted ===
 
 impl Adopted {

@@ -44,11 +44,11 @@ mod tests {
     use super::*;
     use crate::cluster::slices::tests::{desired_for, pool_with_extras};
 
-    /// What is lost of the second slice if its first device comes back changed.
+    /// What is lost of the second slice if its devices come back changed.
     fn after(change: impl Fn(&mut Value)) -> Extras {
         let sent = desired_for(&pool_with_extras()).remove(1);
         let mut stored = sent.clone();
-        change(&mut stored["spec"]["devices"][0]);
+        stored["spec"]["devices"].as_array_mut().unwrap().iter_mut().for_each(change);
         lost(&sent, &stored)
     }
 
@@ -71,21 +71,35 @@ mod tests {
 
     #[test]
     fn counters_and_taints_that_come_back_changed_are_lost() {
-        let cheaper = |device: &mut Value| device["consumesCounters"][0]["counters"]["slice-0"]["value"] = "0".into();
+        let edited = |pointer: &'static str, value: &'static str| {
+            move |device: &mut Value| {
+                if let Some(old) = device.pointer_mut(pointer) {
+                    *old = value.into();
+                }
+            }
+        };
+        let cheaper = edited("/consumesCounters/0/counters/slice-0/value", "0");
         assert_eq!(after(cheaper), Extras { counters: true, ..Extras::NONE });
-        let milder = |device: &mut Value| device["taints"][0]["effect"] = "None".into();
+        let milder = edited("/taints/0/effect", "None");
         assert_eq!(after(milder), Extras { taints: true, ..Extras::NONE });
     }
 
     #[test]
     fn other_words_additions_and_devices_that_are_not_stored_are_no_loss() {
         let other_words = |device: &mut Value| {
-            device["consumesCounters"][0]["counters"]["slice-0"]["value"] = "1000m".into();
-            device["taints"][0]["timeAdded"] = "2027-01-01T00:00:00Z".into();
+            if let Some(value) = device.pointer_mut("/consumesCounters/0/counters/slice-0/value") {
+                *value = "1000m".into();
+            }
+            for taint in device.get_mut("taints").and_then(Value::as_array_mut).into_iter().flatten() {
+                taint["timeAdded"] = "2027-01-01T00:00:00Z".into();
+            }
         };
         assert_eq!(after(other_words), Extras::NONE);
         let more = |device: &mut Value| {
-            device["taints"].as_array_mut().unwrap().insert(0, json!({"key": "theirs", "effect": "NoSchedule"}));
+            let theirs = json!({"key": "theirs", "effect": "NoSchedule"});
+            if let Some(taints) = device.get_mut("taints").and_then(Value::as_array_mut) {
+                taints.insert(0, theirs);
+            }
         };
         assert_eq!(after(more), Extras::NONE);
         assert_eq!(after(|device| device["name"] = "another".into()), Extras::NONE);
