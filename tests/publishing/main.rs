@@ -16,6 +16,7 @@ mod node;
 
 mod layout;
 mod outage;
+mod reduced;
 mod repair;
 mod scene;
 mod telling;
