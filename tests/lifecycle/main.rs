@@ -15,6 +15,7 @@ mod node;
 mod claims;
 mod cluster;
 mod health;
+mod kill;
 mod observation;
 mod open_metrics;
 mod registration;
