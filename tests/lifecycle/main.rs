@@ -16,6 +16,7 @@ mod claims;
 mod cluster;
 mod driver;
 mod health;
+mod kill;
 mod observation;
 mod open_metrics;
 mod registration;
