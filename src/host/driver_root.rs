@@ -19,6 +19,7 @@ pub(crate) mod example;
 mod files;
 
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
@@ -100,25 +101,25 @@ impl DriverRoot {
 
     /// The local path of a library by the name that programs ask for, for example `libnvidia-ml.so.1`.
     pub fn library(&self, name: &str) -> Option<PathBuf> {
-        let found = self.library_directories().into_iter().find_map(|directory| self.file(&directory.join(name)));
+        let found = self.library_directories().into_iter().find_map(|directory| self.file(&directory, name));
         found.map(|relative| self.local.join(relative))
     }
 
-    /// Directories that can hold libraries and exist, relative to the root, each once.
+    /// Directories that can hold libraries; see [`directories`](Self::directories).
     fn library_directories(&self) -> Vec<PathBuf> {
         self.directories(LIBRARY_DIRECTORIES.iter().copied())
     }
 
+    /// Those that exist, without links, relative to the root, each once.
     fn directories<P: AsRef<Path>>(&self, candidates: impl IntoIterator<Item = P>) -> Vec<PathBuf> {
         let mut seen = BTreeSet::new();
         let resolved = candidates.into_iter().filter_map(|path| beneath::resolve(&self.local, path.as_ref()).ok());
         resolved.filter(|path| self.local.join(path).is_dir() && seen.insert(path.clone())).collect()
     }
 
-    /// The real path, relative to the root, of a regular file.
-    fn file(&self, path: &Path) -> Option<PathBuf> {
-        let relative = beneath::resolve(&self.local, path).ok()?;
-        self.local.join(&relative).is_file().then_some(relative)
+    /// The real path, relative to the root, of a regular file in one of the [`directories`](Self::directories).
+    fn file(&self, directory: &Path, name: impl AsRef<OsStr>) -> Option<PathBuf> {
+        beneath::regular_file(&self.local, directory, name.as_ref())
     }
 }
 

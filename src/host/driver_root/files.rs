@@ -154,7 +154,7 @@ impl DriverRoot {
         for directory in self.directories(with_vdpau) {
             for name in self.names(&directory, |name| name.ends_with(&suffix)) {
                 let path = directory.join(&name);
-                let Some(real) = self.file(&path) else { continue };
+                let Some(real) = self.file(&directory, &name) else { continue };
                 let host = self.host.join(&real);
                 if libraries.iter().any(|library| library.file.host == host) {
                     continue;
@@ -178,9 +178,8 @@ impl DriverRoot {
         let Some(soname) = soname.filter(|soname| path.file_name() != Some(OsStr::new(soname))) else {
             return Vec::new();
         };
-        let candidates = directories.iter().map(|directory| directory.join(soname));
-        let mut names: Vec<PathBuf> =
-            candidates.filter(|name| self.file(name).is_some_and(|target| target == real)).collect();
+        let leads_here = |directory: &&PathBuf| self.file(directory, soname).is_some_and(|target| target == real);
+        let mut names: Vec<_> = directories.iter().filter(leads_here).map(|directory| directory.join(soname)).collect();
         if names.is_empty() {
             names.push(path.with_file_name(soname));
         }
@@ -195,7 +194,7 @@ impl DriverRoot {
         let directories = self.directories(BINARY_DIRECTORIES);
         let mut binaries = Vec::new();
         for name in BINARIES {
-            let found = directories.iter().find_map(|directory| self.executable(&directory.join(name)));
+            let found = directories.iter().find_map(|directory| self.executable(directory, name));
             match found {
                 Some(file) => binaries.push(file),
                 None => absent.push(name),
@@ -204,10 +203,10 @@ impl DriverRoot {
         binaries
     }
 
-    fn executable(&self, path: &Path) -> Option<Mapped> {
-        let real = self.file(path)?;
+    fn executable(&self, directory: &Path, name: &str) -> Option<Mapped> {
+        let real = self.file(directory, name)?;
         let mode = self.local.join(&real).metadata().ok()?.permissions().mode();
-        (mode & 0o111 != 0).then(|| self.mapped(path, &real))
+        (mode & 0o111 != 0).then(|| self.mapped(&directory.join(name), &real))
     }
 
     fn firmware(&self, version: &str, kernel: &Kernel, absent: &mut Vec<&'static str>) -> Vec<Mapped> {
@@ -222,8 +221,8 @@ impl DriverRoot {
                 name.starts_with("gsp") && Path::new(name).extension() == Some(OsStr::new("bin"))
             });
             let files = names.into_iter().filter_map(|name| {
-                let path = directory.join(name);
-                self.file(&path).map(|real| self.mapped(&path, &real))
+                let real = self.file(&directory, &name)?;
+                Some(self.mapped(&directory.join(name), &real))
             });
             let files: Vec<_> = files.collect();
             if !files.is_empty() {
