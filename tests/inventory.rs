@@ -336,14 +336,16 @@ async fn a_machine_whose_gpus_are_all_gone_publishes_one_empty_slice() {
 #[tokio::test]
 async fn a_driver_that_is_not_loaded_yet_is_tried_again() {
     let machine = Machine::builtin("dgx-h100");
-    let (mut inventory, Views { current, failure, .. }) = machine.inventory();
+    let (mut inventory, Views { current, mut failure, .. }) = machine.inventory();
     machine.fail(vec![fault("nvmlInit", None, 9)]);
     assert!(!inventory.look().await);
     assert!(current.borrow().is_none() && failure.borrow().as_ref().unwrap().contains("DRIVER_NOT_LOADED (9)"));
     machine.fail(vec![]);
     assert!(inventory.look().await);
     assert_eq!(current.borrow().as_ref().unwrap().gpus.len(), 8);
-    assert_eq!(*failure.borrow(), None);
+    assert_eq!(*failure.borrow_and_update(), None);
+    assert!(inventory.look().await);
+    assert!(!failure.has_changed().unwrap(), "a look that succeeds as the last one did is no news");
 }
 
 #[tokio::test]
