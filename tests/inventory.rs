@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, also in its helpers")]
 
 use std::collections::BTreeSet;
+use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -346,6 +347,25 @@ async fn a_driver_that_is_not_loaded_yet_is_tried_again() {
     assert_eq!(*failure.borrow_and_update(), None);
     assert!(inventory.look().await);
     assert!(!failure.has_changed().unwrap(), "a look that succeeds as the last one did is no news");
+}
+
+#[tokio::test]
+async fn where_a_link_leads_is_asked_once_for_as_long_as_it_is_up() {
+    let machine = Machine::builtin("dgx-h100");
+    let (mut inventory, Views { current, .. }) = machine.inventory();
+    assert!(inventory.look().await);
+    let first = current.borrow().clone();
+    let log = machine.host.node().calls_path();
+    fs::write(&log, "").unwrap();
+    let asked = || fs::read_to_string(&log).unwrap().matches("nvmlDeviceGetNvLinkRemoteDeviceType").count();
+    assert!(inventory.look().await);
+    assert_eq!((asked(), current.borrow().clone()), (0, first.clone()));
+
+    machine.update(|state| state.gpus.entry(0).or_default().links = [(3, LinkState::Down)].into());
+    assert!(inventory.look().await);
+    machine.update(|state| state.gpus.clear());
+    assert!(inventory.look().await);
+    assert_eq!((asked(), current.borrow().clone()), (1, first));
 }
 
 #[tokio::test]
