@@ -220,7 +220,8 @@ impl Inventory {
                 return false;
             }
         };
-        if self.failure.send_replace(None).is_some() {
+        // No news while all is well: whoever watches would look at everything a second time.
+        if self.failure.send_if_modified(|failure| failure.take().is_some()) {
             tracing::info!("NVML answers again");
         }
         let Discovery { node, mut left_out } = discovery;

@@ -172,7 +172,7 @@ impl DriverRoot {
 
     /// The local path of a library by the name that programs ask for, for example `libnvidia-ml.so.1`.
     pub fn library(&self, name: &str) -> Option<PathBuf> {
-        let found = self.library_directories().into_iter().find_map(|directory| self.file(&directory.real.join(name)));
+        let found = self.library_directories().into_iter().find_map(|directory| self.file_of(&directory, name));
         found.map(|real| self.system_local.join(real))
     }
 
@@ -218,8 +218,12 @@ impl DriverRoot {
 
     /// The real path of a regular file. Both are from the root of the system.
     fn file(&self, path: &Path) -> Option<PathBuf> {
-        let real = self.resolve(path)?;
-        self.system_local.join(&real).is_file().then_some(real)
+        beneath::regular_file(&self.system_local, Path::new(""), path)
+    }
+
+    /// As [`file`](Self::file), of a directory.
+    fn file_of(&self, directory: &Directory, name: &str) -> Option<PathBuf> {
+        beneath::regular_file(&self.system_local, &directory.real, Path::new(name))
     }
 
     fn resolve(&self, path: &Path) -> Option<PathBuf> {

@@ -217,7 +217,7 @@ impl DriverRoot {
 
     /// A library by its file name, if a container could load it.
     pub(super) fn library_in(&self, directory: &Directory, name: &str, all: &[Directory]) -> Option<Library> {
-        let real = self.file(&directory.real.join(name))?;
+        let real = self.file_of(directory, name)?;
         let soname = match elf::read(&self.system_local.join(&real)) {
             Ok(Elf::Native(soname)) => soname,
             Ok(Elf::Other) => None,
@@ -233,8 +233,7 @@ impl DriverRoot {
     /// Where the loader of this system finds the library by its SONAME: wherever that name leads to it, or beside it if
     /// nobody has made the link. And beside that, its other names.
     fn aliases(&self, own: &Directory, name: &str, real: &Path, soname: &str, all: &[Directory]) -> Vec<PathBuf> {
-        let leads_to_it =
-            |directory: &&Directory| self.file(&directory.real.join(soname)).is_some_and(|target| target == real);
+        let leads_to_it = |directory: &&Directory| self.file_of(directory, soname).is_some_and(|target| target == real);
         let mut directories: Vec<&Directory> = all.iter().filter(leads_to_it).collect();
         if directories.is_empty() {
             directories.push(own);
@@ -262,7 +261,7 @@ impl DriverRoot {
         let mut binaries = Vec::new();
         for &name in names {
             let found = directories.iter().find_map(|directory| {
-                let host = self.program(&directory.real.join(name))?;
+                let host = self.runnable(self.file_of(directory, name)?)?;
                 Some(Mapped { host, container: directory.container.join(name) })
             });
             match found {
@@ -275,7 +274,10 @@ impl DriverRoot {
 
     /// Where a program really is on the host, if it is there and may be run. The path is from the root of the system.
     pub fn program(&self, path: &Path) -> Option<PathBuf> {
-        let real = self.file(path)?;
+        self.runnable(self.file(path)?)
+    }
+
+    fn runnable(&self, real: PathBuf) -> Option<PathBuf> {
         let mode = self.system_local.join(&real).metadata().ok()?.permissions().mode();
         (mode & 0o111 != 0).then(|| self.system_host.join(real))
     }
@@ -358,7 +360,7 @@ impl DriverRoot {
 
     /// A file of a directory.
     pub(super) fn file_in(&self, directory: &Directory, name: &str) -> Option<Mapped> {
-        let real = self.file(&directory.real.join(name))?;
+        let real = self.file_of(directory, name)?;
         Some(Mapped { host: self.system_host.join(real), container: directory.container.join(name) })
     }
 }

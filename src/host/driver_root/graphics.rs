@@ -73,7 +73,7 @@ impl DriverRoot {
     pub(super) fn graphics(&self, libraries: &[Directory], version: &str) -> Graphics {
         let platforms = EGL_PLATFORMS.iter().filter_map(|soname| {
             libraries.iter().find_map(|directory| {
-                let real = self.file(&directory.real.join(soname))?;
+                let real = self.file_of(directory, soname)?;
                 self.library_in(directory, real.file_name()?.to_str()?, libraries)
             })
         });
