@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  start   sockets' directory ─▶ claims of the last run ─▶ DRA socket ─▶ registrar socket ─▶ HTTP
-//!                                                                     └▶ inventory, publisher, health
+//!                                                                     └▶ inventory, publisher, health, collector
 //!  stop    SIGTERM ─▶ registrar goes ─▶ claims that wait are given up, calls at work end ─▶ DRA socket goes
 //! ```
 //!
@@ -11,6 +11,7 @@
 
 mod containers;
 mod driver;
+mod gone_claims;
 mod readiness;
 
 use std::sync::Arc;
@@ -23,6 +24,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::info;
 
 use self::driver::NvmlLibrary;
+use self::gone_claims::Collector;
 use self::readiness::Readiness;
 use crate::args::{Args, Endpoint};
 use crate::device::attribute::Form;
@@ -115,6 +117,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     // Before the first look gives names.
     inventory.remember(preparer.names());
 
+    let collector = Collector::new(cluster.clone(), preparer.clone(), &mut registry);
     let kubelet_metrics = kubelet::Metrics::register(&mut registry);
     let (health, snapshots) = watch::channel(Arc::default());
     let dra = kubelet::Dra::new(cluster, preparer.clone());
@@ -128,6 +131,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     running.spawn(lay_out(form, views.current.clone(), node_name.clone(), pool));
     running.spawn(report_health(views.clone(), node_name, health));
     running.spawn(publisher.run());
+    running.spawn(collector.run());
     let (verdict, containers) = watch::channel(Err("not looked at yet".to_owned()));
     running.spawn(containers::look(sources, views.clone(), verdict));
 

@@ -24,17 +24,19 @@ const MAX_NOTE: usize = 1024;
 const MAX_INSTANCE: usize = 128;
 
 /// Writes Events about the Node.
-pub(super) struct NodeEvents {
+pub struct NodeEvents {
     recorder: Recorder,
     node: ObjectReference,
+    action: &'static str,
     last: Option<Instant>,
 }
 
-// === impl NodeEvents ===
+// === impl Cluster ===
 
-impl NodeEvents {
-    pub(super) fn new(cluster: &Cluster) -> Self {
-        let Cluster { requests, driver, node, .. } = cluster;
+impl Cluster {
+    /// For Events about what somebody does: a word like `Publish`.
+    pub fn node_events(&self, action: &'static str) -> NodeEvents {
+        let Self { requests, driver, node, .. } = self;
         let reporter =
             Reporter { controller: driver.clone(), instance: Some(shortened(node, MAX_INSTANCE).to_owned()) };
         let node = ObjectReference {
@@ -46,11 +48,15 @@ impl NodeEvents {
             uid: Some(node.clone()),
             ..ObjectReference::default()
         };
-        Self { recorder: Recorder::new(requests.client().clone(), reporter), node, last: None }
+        NodeEvents { recorder: Recorder::new(requests.client().clone(), reporter), node, action, last: None }
     }
+}
 
+// === impl NodeEvents ===
+
+impl NodeEvents {
     /// Reports a trouble. `reason` is one word in CamelCase, `note` a sentence, which may be cut.
-    pub(super) async fn warn(&mut self, reason: &str, note: &str) {
+    pub async fn warn(&mut self, reason: &str, note: &str) {
         let now = Instant::now();
         if self.last.is_some_and(|last| now.duration_since(last) < AT_MOST_EVERY) {
             return;
@@ -60,7 +66,7 @@ impl NodeEvents {
             type_: EventType::Warning,
             reason: reason.to_owned(),
             note: Some(shortened(note, MAX_NOTE).to_owned()),
-            action: "Publish".to_owned(),
+            action: self.action.to_owned(),
             secondary: None,
         };
         match timeout(ANSWER, self.recorder.publish(&event, &self.node)).await {

@@ -29,7 +29,6 @@ use serde_json::Value;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout_at};
 
-use super::node_events::NodeEvents;
 use super::request::{Events, RequestError};
 use super::slices::{self, Adopted, Change, Owner, Plan};
 use super::version::Version;
@@ -114,7 +113,7 @@ impl Publisher {
         wanted: watch::Receiver<Option<Pool>>,
         metrics: Metrics,
     ) -> (Self, watch::Receiver<Published>) {
-        let (report, accepted) = Report::new(metrics.clone(), NodeEvents::new(&cluster));
+        let (report, accepted) = Report::new(metrics.clone(), cluster.node_events("Publish"));
         let this = Self {
             cluster,
             wanted,

@@ -14,9 +14,11 @@ mod node;
 
 mod claims;
 mod cluster;
+mod gone;
 mod health;
 mod observation;
 mod open_metrics;
 mod registration;
 mod restart;
 mod shutdown;
+mod waiting;
