@@ -14,6 +14,7 @@ mod driver;
 mod gone_claims;
 mod readiness;
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -109,18 +110,15 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         cdi_kind: cdi::Kind::claims_of(&driver_name)?,
         sources: sources.clone(),
         pool: node_name.clone(),
-        boot_id: node::boot_id(&roots.proc).with_context(|| {
-            format!("cannot read the id of this boot below {}: check --proc-root", roots.proc.display())
-        })?,
+        boot_id: boot_id(&roots.proc)?,
     };
     let preparer = Preparer::open(settings, views.current.clone(), prepare::Metrics::register(&mut registry)).await?;
     // Before the first look gives names.
     inventory.remember(preparer.names());
 
-    let collector = Collector::new(cluster.clone(), preparer.clone(), &mut registry);
     let kubelet_metrics = kubelet::Metrics::register(&mut registry);
     let (health, snapshots) = watch::channel(Arc::default());
-    let dra = kubelet::Dra::new(cluster, preparer.clone());
+    let dra = kubelet::Dra::new(cluster.clone(), preparer.clone());
     let dra = kubelet::serve_dra(&kubelet, dra, snapshots, &kubelet_metrics).await?;
 
     // Everything that runs until the end. Dropping it stops it, in whatever it is at: all of it may be killed too.
@@ -131,7 +129,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     running.spawn(lay_out(form, views.current.clone(), node_name.clone(), pool));
     running.spawn(report_health(views.clone(), node_name, health));
     running.spawn(publisher.run());
-    running.spawn(collector.run());
+    running.spawn(Collector::new(cluster, preparer.clone(), &mut registry).run());
     let (verdict, containers) = watch::channel(Err("not looked at yet".to_owned()));
     running.spawn(containers::look(sources, views.clone(), verdict));
 
@@ -159,6 +157,11 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     dra.close(GRACE).await;
     info!("stopped");
     outcome
+}
+
+fn boot_id(proc: &Path) -> anyhow::Result<String> {
+    let failed = || format!("cannot read the id of this boot below {}: check --proc-root", proc.display());
+    node::boot_id(proc).with_context(failed)
 }
 
 /// Takes the address of /metrics and /readyz at once, so that a wrong one is known at start.
