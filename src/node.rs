@@ -12,6 +12,7 @@
 mod containers;
 mod driver;
 mod gone_claims;
+mod hook;
 mod readiness;
 
 use std::path::Path;
@@ -21,6 +22,7 @@ use std::time::Duration;
 use anyhow::Context;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
@@ -52,6 +54,7 @@ const GRACE: Duration = Duration::from_secs(20);
 pub async fn run(args: Args) -> anyhow::Result<()> {
     let stop = stop_on_signal()?;
     let drivers = driver::candidates(&args);
+    let host = driver::host_mount(&args);
     let Args {
         node_name,
         kubeconfig,
@@ -65,6 +68,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         driver_root: _,
         container_driver_root: _,
         nvml_library,
+        containers,
         sys_root,
         proc_root,
         dev_root,
@@ -92,7 +96,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     // From here on there are files to be touched, which only one may do.
     kubelet.move_in().await?;
 
-    let library = NvmlLibrary::new(nvml_library, drivers.clone());
+    let library = NvmlLibrary::new(nvml_library, drivers.clone(), sys_root.clone());
     let roots = Roots { sys: sys_root, proc: proc_root, dev: dev_root, placeholders: placeholder_devices };
     let names = NameMap::load(&kubelet.plugin_dir)?;
     let mut inventory = Inventory::new(Session::new(move || library.locate()), roots.clone(), names);
@@ -103,7 +107,9 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     let (publisher, acceptance) =
         cluster::Publisher::new(cluster.clone(), wanted, cluster::Metrics::register(&mut registry));
 
-    let sources = cdi::Sources { devices: roots.devices(), driver_roots: drivers, sys: roots.sys };
+    let graphics = containers.graphics;
+    let hooks = hook::Choice::new(containers, host).carry_out(&kubelet.plugin_dir)?;
+    let sources = cdi::Sources { devices: roots.devices(), driver_roots: drivers, sys: roots.sys, hooks, graphics };
     let settings = prepare::Settings {
         claims_dir: kubelet.plugin_dir.join("claims"),
         cdi_dir: cdi_root,
@@ -122,7 +128,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     let dra = kubelet::serve_dra(&kubelet, dra, snapshots, &kubelet_metrics).await?;
 
     // Everything that runs until the end. Dropping it stops it, in whatever it is at: all of it may be killed too.
-    let mut running = tokio::task::JoinSet::new();
+    let mut running = JoinSet::new();
     running.spawn(inventory.run());
     running.spawn(preparer.clone().keep_specs(views.looked.clone()));
     let form = if list_attributes { Form::List } else { Form::Scalar };
@@ -141,15 +147,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         running.spawn(server.serve(Arc::new(registry), conditions));
     }
 
-    let outcome = tokio::select! {
-        () = stop.cancelled() => Ok(()),
-        ended = running.join_next() => Err(match ended {
-            Some(Err(error)) => anyhow::Error::from(error).context("a part of the plugin ended by itself"),
-            Some(Ok(())) | None => anyhow::anyhow!("a part of the plugin ended by itself"),
-        }),
-        () = dra.ended() => Err(anyhow::anyhow!("the DRA server ended by itself")),
-        () = registrar.ended() => Err(anyhow::anyhow!("the registrar ended by itself")),
-    };
+    let outcome = until_stopped(&stop, &mut running, &dra, &registrar).await;
     info!("stopping");
     registrar.close().await;
     preparer.stop_waiting();
@@ -159,9 +157,22 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     outcome
 }
 
-fn boot_id(proc: &Path) -> anyhow::Result<String> {
-    let failed = || format!("cannot read the id of this boot below {}: check --proc-root", proc.display());
-    node::boot_id(proc).with_context(failed)
+/// Waits for the signal. An error says which part has ended without one.
+async fn until_stopped(
+    stop: &CancellationToken,
+    running: &mut JoinSet<()>,
+    dra: &kubelet::DraServer,
+    registrar: &kubelet::Registrar,
+) -> anyhow::Result<()> {
+    tokio::select! {
+        () = stop.cancelled() => Ok(()),
+        ended = running.join_next() => Err(match ended {
+            Some(Err(error)) => anyhow::Error::from(error).context("a part of the plugin ended by itself"),
+            Some(Ok(())) | None => anyhow::anyhow!("a part of the plugin ended by itself"),
+        }),
+        () = dra.ended() => Err(anyhow::anyhow!("the DRA server ended by itself")),
+        () = registrar.ended() => Err(anyhow::anyhow!("the registrar ended by itself")),
+    }
 }
 
 /// Takes the address of /metrics and /readyz at once, so that a wrong one is known at start.
@@ -173,6 +184,11 @@ async fn bind(endpoint: Endpoint) -> anyhow::Result<Option<http::Server>> {
     let address = server.address().context("cannot tell where /metrics and /readyz are")?;
     info!(%address, "serving /metrics, /healthz and /readyz");
     Ok(Some(server))
+}
+
+fn boot_id(proc: &Path) -> anyhow::Result<String> {
+    let context = || format!("cannot read the id of this boot below {}: check --proc-root", proc.display());
+    node::boot_id(proc).with_context(context)
 }
 
 /// Passes the pool on whenever the inventory has changed. As long as nothing is known, nothing is wanted.

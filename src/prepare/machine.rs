@@ -138,7 +138,7 @@ impl Machine {
                 return Err(Error::Gone { device: device.clone(), uuid: uuid.clone() });
             };
             let name = cdi_name(claim, device);
-            targets.push(Target { name, device: device.clone(), uuid: uuid.clone(), minor: gpu.minor });
+            targets.push(Target { name, device: device.clone(), uuid: uuid.clone(), minor: gpu.minor, pci: gpu.pci });
         }
         found.spec(self.specs.kind().clone(), &targets).map_err(Error::Incomplete)
     }

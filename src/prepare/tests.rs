@@ -1,4 +1,7 @@
+mod crashes;
 mod records;
+mod sequences;
+mod soundness;
 mod specs;
 mod waiting;
 
@@ -44,15 +47,18 @@ impl Disk {
     }
 
     async fn start_with(&self, metrics: Metrics) -> Preparer {
-        let settings = Settings {
+        Preparer::open(self.settings(), self.inventory.subscribe(), metrics).await.unwrap()
+    }
+
+    fn settings(&self) -> Settings {
+        Settings {
             claims_dir: self.host.state("claims"),
             cdi_dir: self.host.state("cdi"),
             cdi_kind: cdi::Kind::claims_of("gpu.nvidia.com").unwrap(),
             sources: self.host.sources(),
             pool: POOL.to_owned(),
             boot_id: self.boot.to_owned(),
-        };
-        Preparer::open(settings, self.inventory.subscribe(), metrics).await.unwrap()
+        }
     }
 
     /// Starts it with nothing but the task that keeps specs right, which a test runs step by step.
@@ -82,7 +88,7 @@ impl Disk {
     fn files(&self) -> Vec<String> {
         let mut names = Vec::new();
         for directory in ["claims", "cdi"] {
-            for entry in fs::read_dir(self.host.state(directory)).unwrap() {
+            for entry in fs::read_dir(self.host.state(directory)).into_iter().flatten() {
                 let entry = entry.unwrap();
                 if entry.file_type().unwrap().is_file() {
                     names.push(format!("{directory}/{}", entry.file_name().into_string().unwrap()));

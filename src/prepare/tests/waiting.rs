@@ -74,7 +74,7 @@ async fn a_release_of_another_gpu_or_a_new_inventory_does_not_end_the_wait_for_a
 async fn what_does_not_pass_is_the_answer_when_the_budget_ends() {
     let no_device: Harm = |disk| fs::remove_file(disk.host.dev().join("nvidia0")).unwrap();
     let no_uvm: Harm = |disk| fs::remove_file(disk.host.dev().join("nvidia-uvm")).unwrap();
-    let no_driver: Harm = |disk| fs::remove_dir_all(disk.host.driver.root().local).unwrap();
+    let no_driver: Harm = |disk| fs::remove_dir_all(disk.host.driver.root().local()).unwrap();
     let away: Harm = |disk| disk.see(Node { absent: vec![DeviceName::gpu(0)], ..Node::default() });
     let cases: [(Harm, &str); 5] = [
         (|disk| _ = disk.inventory.send_replace(None), "the node's GPUs are not known yet"),
