@@ -42,8 +42,9 @@ pub struct Args {
     )]
     pub driver_name: String,
 
-    /// Publish `nvlinkCliques`, and `numaNode` as a list. Only for clusters that have the feature gate
-    /// DRAListTypeAttributes on in API server and scheduler: others refuse such slices
+    /// Publish `nvlinkCliques`, and `numaNode` as a list. For clusters that have the feature gate
+    /// DRAListTypeAttributes on in API server and scheduler. An API server without it gets `numaNode` as a number and
+    /// no `nvlinkCliques`; where only the scheduler is without it, pods that ask for GPUs stay pending
     #[arg(long, env = "LIST_ATTRIBUTES", help_heading = "Kubernetes")]
     pub list_attributes: bool,
 

@@ -101,6 +101,8 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     let names = NameMap::load(&kubelet.plugin_dir)?;
     let mut inventory = Inventory::new(Session::new(move || library.locate()), roots.clone(), names);
     inventory.register(&mut registry);
+    let form = if list_attributes { Form::List } else { Form::Scalar };
+    inventory.published_in(form);
     let views = inventory.views();
 
     let (pool, wanted) = watch::channel(None);
@@ -131,7 +133,6 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     let mut running = JoinSet::new();
     running.spawn(inventory.run());
     running.spawn(preparer.clone().keep_specs(views.looked.clone()));
-    let form = if list_attributes { Form::List } else { Form::Scalar };
     running.spawn(lay_out(form, views.current.clone(), node_name.clone(), pool));
     running.spawn(report_health(views.clone(), node_name, health));
     running.spawn(publisher.run());

@@ -11,7 +11,7 @@ mod reference;
 
 use std::collections::BTreeMap;
 
-pub use reference::{ALL, Attribute, Origin, position};
+pub use reference::{ALL, Attribute, Origin, kind, position};
 
 use super::model::model;
 use super::nvlink::{self, NvLink};
@@ -52,7 +52,8 @@ pub enum Kind {
 }
 
 /// Whether attributes may be lists. Where the cluster's gate DRAListTypeAttributes is off, the API server refuses a slice
-/// that has one, and nobody can ask it whether the gate is on.
+/// that has one; such a server gets the scalars after all, see [`fallback`](crate::slice::fallback). But that the gate is
+/// off in the scheduler shows only in pods that stay pending, so lists are for those who ask for them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Form {
     /// Every attribute has one value.
@@ -191,6 +192,11 @@ impl Value {
             Self::Ints(_) => Kind::Ints,
             Self::Strings(_) => Kind::Strings,
         }
+    }
+
+    /// Whether it is a list, of however many values.
+    pub fn is_list(&self) -> bool {
+        matches!(self, Self::Ints(_) | Self::Strings(_))
     }
 
     /// How many values it is, as the API counts them.

@@ -1,4 +1,5 @@
 mod crashes;
+mod golden;
 mod records;
 mod sequences;
 mod soundness;

@@ -17,6 +17,7 @@ mod cluster;
 mod driver;
 mod gone;
 mod health;
+mod kill;
 mod observation;
 mod open_metrics;
 mod registration;

@@ -62,14 +62,3 @@ async fn a_record_of_which_nothing_is_understood_is_kept_with_its_spec() {
     assert!(message.contains("was written by a newer version of this driver (schema 2"), "{message}");
     assert_eq!(disk.files(), ["cdi/k8s.gpu.nvidia.com-claim_a.json", "claims/a.json"]);
 }
-
-#[tokio::test]
-async fn records_of_earlier_versions_are_read() {
-    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/records/schema-1-completed.json");
-    let disk = Disk::new();
-    fs::create_dir(disk.host.state("claims")).unwrap();
-    fs::copy(&golden, disk.record_path("a")).unwrap();
-    let preparer = disk.start().await;
-    assert_eq!(ids(&preparer.prepare(mk_claim_a()).await.unwrap()), ["k8s.gpu.nvidia.com/claim=a-gpu-0"]);
-    assert_eq!(disk.record("a"), serde_json::from_slice::<Value>(&fs::read(golden).unwrap()).unwrap());
-}
