@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  start   sockets' directory ─▶ claims of the last run ─▶ DRA socket ─▶ registrar socket ─▶ HTTP
-//!                                                                     └▶ inventory, publisher, health
+//!                                                                     └▶ inventory, publisher, health, collector
 //!  stop    SIGTERM ─▶ registrar goes ─▶ claims that wait are given up, calls at work end ─▶ DRA socket goes
 //! ```
 //!
@@ -12,6 +12,7 @@
 mod containers;
 mod damage;
 mod driver;
+mod gone_claims;
 mod hook;
 mod readiness;
 
@@ -22,10 +23,12 @@ use std::time::Duration;
 use anyhow::Context;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
 use self::driver::NvmlLibrary;
+use self::gone_claims::Collector;
 use self::readiness::Readiness;
 use crate::args::{Args, Endpoint};
 use crate::device::attribute::Form;
@@ -125,17 +128,18 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     let damage = damage::report(preparer.clone(), &cluster, &mut registry);
     let kubelet_metrics = kubelet::Metrics::register(&mut registry);
     let (health, snapshots) = watch::channel(Arc::default());
-    let dra = kubelet::Dra::new(cluster, preparer.clone());
+    let dra = kubelet::Dra::new(cluster.clone(), preparer.clone());
     let dra = kubelet::serve_dra(&kubelet, dra, snapshots, &kubelet_metrics).await?;
 
     // Everything that runs until the end. Dropping it stops it, in whatever it is at: all of it may be killed too.
-    let mut running = tokio::task::JoinSet::new();
+    let mut running = JoinSet::new();
     running.spawn(inventory.run());
     running.spawn(preparer.clone().keep_specs(views.looked.clone()));
     running.spawn(lay_out(form, views.current.clone(), node_name.clone(), pool));
     running.spawn(report_health(views.clone(), node_name, health));
     running.spawn(publisher.run());
     running.spawn(damage);
+    running.spawn(Collector::new(cluster, preparer.clone(), &mut registry).run());
     let (verdict, containers) = watch::channel(Err("not looked at yet".to_owned()));
     running.spawn(containers::look(sources, views.clone(), verdict));
 
@@ -147,15 +151,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         running.spawn(server.serve(Arc::new(registry), conditions));
     }
 
-    let outcome = tokio::select! {
-        () = stop.cancelled() => Ok(()),
-        ended = running.join_next() => Err(match ended {
-            Some(Err(error)) => anyhow::Error::from(error).context("a part of the plugin ended by itself"),
-            Some(Ok(())) | None => anyhow::anyhow!("a part of the plugin ended by itself"),
-        }),
-        () = dra.ended() => Err(anyhow::anyhow!("the DRA server ended by itself")),
-        () = registrar.ended() => Err(anyhow::anyhow!("the registrar ended by itself")),
-    };
+    let outcome = until_stopped(&stop, &mut running, &dra, &registrar).await;
     info!("stopping");
     registrar.close().await;
     preparer.stop_waiting();
@@ -163,6 +159,24 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     dra.close(GRACE).await;
     info!("stopped");
     outcome
+}
+
+/// Waits for the signal. An error says which part has ended without one.
+async fn until_stopped(
+    stop: &CancellationToken,
+    running: &mut JoinSet<()>,
+    dra: &kubelet::DraServer,
+    registrar: &kubelet::Registrar,
+) -> anyhow::Result<()> {
+    tokio::select! {
+        () = stop.cancelled() => Ok(()),
+        ended = running.join_next() => Err(match ended {
+            Some(Err(error)) => anyhow::Error::from(error).context("a part of the plugin ended by itself"),
+            Some(Ok(())) | None => anyhow::anyhow!("a part of the plugin ended by itself"),
+        }),
+        () = dra.ended() => Err(anyhow::anyhow!("the DRA server ended by itself")),
+        () = registrar.ended() => Err(anyhow::anyhow!("the registrar ended by itself")),
+    }
 }
 
 /// Takes the address of /metrics and /readyz at once, so that a wrong one is known at start.

@@ -192,6 +192,26 @@ impl Cluster {
         parse(&document, name, uid, &self.driver)
     }
 
+    /// Whether a claim is certainly gone: deleted, or another has taken its name. Asks once; an answer that says neither
+    /// that it is nor that it is not is an error.
+    pub async fn is_gone(&self, name: &ClaimName, uid: &ClaimUid) -> Result<bool, RequestError> {
+        if !is_name(&name.namespace) || !is_name(&name.name) {
+            // Nobody can be asked for it.
+            return Ok(false);
+        }
+        let document = match self.fetch_once(name).await {
+            Ok(document) => document,
+            Err(error) if error.is_object_missing() => return Ok(true),
+            Err(error) => return Err(error),
+        };
+        let document: Value = serde_json::from_str(document.get()).unwrap_or_default();
+        let metadata = &document["metadata"];
+        match metadata["uid"].as_str() {
+            Some(found) if !found.is_empty() && metadata["name"] == *name.name => Ok(found != uid.as_str()),
+            _ => Err(RequestError::Missing("claim")),
+        }
+    }
+
     async fn fetch(&self, name: &ClaimName, deadline: Instant) -> Result<Box<RawValue>, ClaimError> {
         let [min, max] = PAUSES;
         let backoff = ExponentialBuilder::new().with_min_delay(min).with_max_delay(max).with_jitter();

@@ -36,7 +36,6 @@ use serde_json::Value;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
-use super::node_events::NodeEvents;
 use super::request::RequestError;
 use super::slices::{self, Adopted, Change, Owner, Plan};
 use super::version::Version;
@@ -97,7 +96,7 @@ impl Publisher {
         wanted: watch::Receiver<Option<Pool>>,
         metrics: Metrics,
     ) -> (Self, watch::Receiver<Published>) {
-        let (report, accepted) = Report::new(metrics.clone(), [(); 2].map(|()| NodeEvents::new(&cluster, "Publish")));
+        let (report, accepted) = Report::new(metrics.clone(), [(); 2].map(|()| cluster.node_events("Publish")));
         let this = Self {
             cluster,
             wanted,

@@ -66,8 +66,6 @@ async fn each_bad_claim_of_a_batch_gets_its_own_error_and_the_others_their_gpus(
     ];
 
     let unallocated = reference(&machine.unallocated_claim("unallocated", 1));
-    let unreserved = machine.claim("unreserved", &["gpu-5"]);
-    machine.end_reservations(&unreserved);
     let renewed = machine.claim("renewed", &["gpu-6"]);
     let renewed = ClaimRef { uid: STRANGER.to_owned(), ..renewed };
     let sharing = |strategy: &str| config("GpuConfig", json!({"sharing": {"strategy": strategy}}));
@@ -89,11 +87,6 @@ async fn each_bad_claim_of_a_batch_gets_its_own_error_and_the_others_their_gpus(
                 .to_owned(),
         ),
         (unallocated, "claim unallocated is not allocated; delete the pod so that it is scheduled again".to_owned()),
-        (
-            unreserved,
-            "claim unreserved is not reserved for any pod any more; delete the pod so that it is scheduled again"
-                .to_owned(),
-        ),
         (
             machine.allocated_claim("foreign", &[result("r0", other, "elsewhere", "port-1")], &[]),
             "claim foreign has no device of driver gpu.nvidia.com".to_owned(),
@@ -155,6 +148,17 @@ async fn each_bad_claim_of_a_batch_gets_its_own_error_and_the_others_their_gpus(
     for claim in good.iter().chain(possible) {
         machine.unprepare_one(claim).await.unwrap();
     }
+    assert_eq!(machine.on_disk(), [const { Vec::<String>::new() }; 2]);
+}
+
+#[tokio::test]
+async fn a_claim_whose_last_pod_is_gone_is_not_prepared_by_a_call_that_comes_late() {
+    let machine = Machine::builtin("one-gpu").await;
+    let _plugin = machine.start_ready().await;
+    let claim = machine.claim("late", &["gpu-0"]);
+    machine.end_reservations(&claim);
+    let expected = "claim late is not reserved for any pod any more; delete the pod so that it is scheduled again";
+    assert_eq!(machine.prepare_one(&claim).await, Err(expected.to_owned()));
     assert_eq!(machine.on_disk(), [const { Vec::<String>::new() }; 2]);
 }
 

@@ -282,3 +282,55 @@ async fn an_answer_without_end_is_cut_off() {
     let error = fetch(&fake).await.unwrap_err();
     assert!(error.to_string().contains("longer than"), "{error}");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_is_gone_only_if_the_server_says_so_of_this_very_claim() {
+    let with = |field: &str, value: Value| {
+        let mut claim = a_claim();
+        claim["metadata"][field] = value;
+        Some(claim)
+    };
+    for (stored, expected) in [
+        (Some(a_claim()), Some(false)),
+        // Not allocated, but there.
+        (Some(json!({"metadata": a_claim()["metadata"]})), Some(false)),
+        (None, Some(true)),
+        (with("uid", json!("another")), Some(true)),
+        (with("uid", json!("")), None),
+        (with("uid", json!(null)), None),
+        (with("name", json!("another")), None),
+        (Some(json!({"kind": "Status"})), None),
+    ] {
+        let fake = Fake::new();
+        let text = format!("{stored:?}");
+        fake.change(|state| state.claims.extend(stored.map(|claim| (PATH.to_owned(), claim))));
+        assert_eq!(fake.cluster().is_gone(&name(), &uid()).await.ok(), expected, "{text}");
+        assert_eq!(fake.look(|state| state.count("GET")), 2, "once, and the versions: {text}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_failure_makes_a_claim_gone() {
+    let faults: [fn() -> Fault; 7] = [
+        || Fault::Refuse,
+        || Fault::Hang,
+        || Fault::Answer { code: 500, headers: &[], body: "{}" },
+        || Fault::Answer { code: 403, headers: &[], body: r#"{"kind": "Status", "details": {"name": "two-gpus"}}"# },
+        || Fault::Answer { code: 404, headers: &[], body: "404 page not found\n" },
+        || Fault::Answer { code: 404, headers: &[], body: r#"{"kind": "Status", "details": {}}"# },
+        || Fault::Answer { code: 410, headers: &[], body: r#"{"kind": "Status", "details": {"name": "two-gpus"}}"# },
+    ];
+    for path in ["/apis/resource.k8s.io", PATH] {
+        for (number, fault) in faults.iter().enumerate() {
+            let fake = Fake::new();
+            let fault = *fault;
+            fake.on_request(move |_, line| line.ends_with(path).then(fault));
+            assert!(fake.cluster().is_gone(&name(), &uid()).await.is_err(), "fault {number} of {path}");
+        }
+    }
+    let fake = Fake::new();
+    fake.change(|state| state.served = vec![]);
+    assert!(fake.cluster().is_gone(&name(), &uid()).await.is_err());
+    let elsewhere = ClaimName { namespace: "..".into(), ..name() };
+    assert!(!fake.cluster().is_gone(&elsewhere, &uid()).await.unwrap());
+}

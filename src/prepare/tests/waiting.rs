@@ -8,6 +8,8 @@ use super::*;
 /// Of the kubelet's 45 s.
 const BUDGET: Duration = Duration::from_secs(30);
 
+type Harm = fn(&Disk);
+
 type Answer = Result<Vec<PreparedDevice>, Error>;
 
 fn begin(preparer: &Preparer, claim: Claim) -> JoinHandle<Answer> {
@@ -70,11 +72,11 @@ async fn a_release_of_another_gpu_or_a_new_inventory_does_not_end_the_wait_for_a
 
 #[tokio::test(start_paused = true)]
 async fn what_does_not_pass_is_the_answer_when_the_budget_ends() {
-    let no_device: fn(&Disk) = |disk| fs::remove_file(disk.host.dev().join("nvidia0")).unwrap();
-    let no_uvm: fn(&Disk) = |disk| fs::remove_file(disk.host.dev().join("nvidia-uvm")).unwrap();
-    let no_driver: fn(&Disk) = |disk| fs::remove_dir_all(disk.host.driver.root().local()).unwrap();
-    let away: fn(&Disk) = |disk| disk.see(Node { absent: vec![DeviceName::gpu(0)], ..Node::default() });
-    let cases: [(fn(&Disk), &str); 5] = [
+    let no_device: Harm = |disk| fs::remove_file(disk.host.dev().join("nvidia0")).unwrap();
+    let no_uvm: Harm = |disk| fs::remove_file(disk.host.dev().join("nvidia-uvm")).unwrap();
+    let no_driver: Harm = |disk| fs::remove_dir_all(disk.host.driver.root().local()).unwrap();
+    let away: Harm = |disk| disk.see(Node { absent: vec![DeviceName::gpu(0)], ..Node::default() });
+    let cases: [(Harm, &str); 5] = [
         (|disk| _ = disk.inventory.send_replace(None), "the node's GPUs are not known yet"),
         (no_device, "the container would not have its GPU gpu-0: the device node "),
         (no_uvm, "the container would have no /dev/nvidia-uvm: "),
