@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use container_device_interface::spec::{Spec, read_spec};
 
 use super::Sources;
-use crate::host::driver_root::example::Tree;
+use crate::host::driver_root::example::{Tree, temporary_directory};
 use crate::host::node::Devices;
 
 pub(crate) struct Machine {
@@ -19,8 +19,7 @@ pub(crate) struct Machine {
 impl Machine {
     /// A driver, all control nodes, and the nodes of two GPUs.
     pub(crate) fn new() -> Self {
-        // In memory where there is room for it: tests write much, and wait for the disk each time.
-        let directory = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
+        let directory = temporary_directory();
         let machine = Self { driver: Tree::debian(), directory };
         fs::create_dir(machine.dev()).unwrap();
         fs::create_dir(machine.proc()).unwrap();
