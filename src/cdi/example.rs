@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use container_device_interface::spec::{Spec, read_spec};
 
-use super::Sources;
+use super::{Hooks, Sources};
 use crate::host::driver_root::example::{Tree, temporary_directory};
 use crate::host::node::Devices;
 
@@ -39,9 +39,13 @@ impl Machine {
         self.directory.path().join("proc")
     }
 
+    pub(crate) fn sys(&self) -> PathBuf {
+        self.directory.path().join("sys")
+    }
+
     /// As if the module of nvidia-uvm were loaded anew, and the kernel had given it this major.
     pub(crate) fn load_uvm_as(&self, major: u32) {
-        let drivers = "195 nvidia\n195 nvidiactl\n195 nvidia-modeset";
+        let drivers = "195 nvidia\n195 nvidiactl\n195 nvidia-modeset\n226 drm";
         let table = format!("Character devices:\n{drivers}\n{major} nvidia-uvm\n\nBlock devices:\n");
         fs::write(self.proc().join("devices"), table).unwrap();
     }
@@ -55,7 +59,9 @@ impl Machine {
         Sources {
             devices: Devices { local: self.dev(), host: "/dev".into(), proc: self.proc(), placeholders: true },
             driver_roots: vec![self.driver.root()],
-            sys: self.directory.path().join("sys"),
+            sys: self.sys(),
+            hooks: Hooks::None,
+            graphics: true,
         }
     }
 }

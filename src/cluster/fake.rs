@@ -41,11 +41,13 @@ pub(super) struct State {
     pub(super) claims: BTreeMap<String, Value>,
     /// Events, as created.
     pub(super) events: Vec<Value>,
-    /// `METHOD path` of every request, without the query.
+    /// `METHOD path` of every request, without the query; dry runs begin with `DRY`.
     pub(super) log: Vec<String>,
     fault: Script,
     /// What the server does to a slice before it stores it.
     pub(super) mutate: fn(&mut Value),
+    /// What it then has against the slice, if anything.
+    pub(super) refuse: fn(&Value) -> Option<String>,
     version: u64,
     history: Vec<(u64, Bytes)>,
     watches: Vec<mpsc::UnboundedSender<Bytes>>,
@@ -85,6 +87,7 @@ impl Fake {
             log: Vec::new(),
             fault: Arc::new(|_, _| None),
             mutate: |_| {},
+            refuse: |_| None,
             version: 100,
             history: Vec::new(),
             watches: Vec::new(),
@@ -125,7 +128,7 @@ impl Fake {
         let mut reply = None;
         let mut fault = None;
         self.state.send_modify(|state| {
-            let line = format!("{} {path}", head.method);
+            let line = format!("{}{} {path}", if query.contains("dryRun=All") { "DRY " } else { "" }, head.method);
             state.log.push(line.clone());
             fault = state.fault.clone()(state, &line);
             if fault.is_none() {
@@ -221,7 +224,7 @@ impl State {
             Method::POST => {
                 assert_eq!(body["apiVersion"], format!("resource.k8s.io/{version}"));
                 let prefix = body["metadata"]["generateName"].as_str().unwrap().to_owned();
-                self.write(&format!("{prefix}{:05}", self.version), body, 201)
+                self.write(&format!("{prefix}{:05}", self.version), query, body, 201)
             }
             _ => {
                 let Some(stored) = self.slices.get(name) else { return status(404, name) };
@@ -232,7 +235,7 @@ impl State {
                     return status(409, name);
                 }
                 if *method == Method::PUT {
-                    return self.write(name, body, 200);
+                    return self.write(name, query, body, 200);
                 }
                 self.remove(name);
                 status(200, name)
@@ -240,8 +243,14 @@ impl State {
         }
     }
 
-    fn write(&mut self, name: &str, mut slice: Value, code: u16) -> Reply {
+    fn write(&mut self, name: &str, query: &str, mut slice: Value, code: u16) -> Reply {
         (self.mutate)(&mut slice);
+        if let Some(message) = (self.refuse)(&slice) {
+            return Reply::Whole(422, json!({"code": 422, "message": message, "details": {"name": name}}));
+        }
+        if query.contains("dryRun=All") {
+            return Reply::Whole(code, slice);
+        }
         Reply::Whole(code, self.store(name, slice))
     }
 

@@ -152,6 +152,12 @@ impl NameMap {
         named.map(|(name, uuid)| (uuid.clone(), name.clone())).collect()
     }
 
+    /// The names that none of the present GPUs has, of which this says who is who.
+    pub fn absent(&self, present: &BTreeMap<GpuUuid, DeviceName>) -> Vec<DeviceName> {
+        let absent = self.names.iter().filter(|(_, uuid)| !present.contains_key(*uuid));
+        absent.map(|(name, _)| name.clone()).collect()
+    }
+
     /// Stores names that the file does not have yet; after a failure the next call tries again. The disk is waited for
     /// on a thread that may block: a full or failing one can take long.
     pub async fn save(&mut self) -> Result<(), Error> {

@@ -14,6 +14,7 @@ mod node;
 
 mod claims;
 mod cluster;
+mod driver;
 mod health;
 mod kill;
 mod observation;

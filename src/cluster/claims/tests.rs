@@ -3,6 +3,9 @@ use serde_json::json;
 use super::*;
 use crate::cluster::fake::{DRIVER, Fake, Fault};
 
+/// For reading a claim.
+const BUDGET: Duration = Duration::from_secs(20);
+
 const PATH: &str = "namespaces/team-a/resourceclaims/two-gpus";
 
 fn name() -> ClaimName {
@@ -14,7 +17,9 @@ fn uid() -> ClaimUid {
 }
 
 fn with_devices(devices: &Value) -> Value {
-    json!({"metadata": {"uid": uid().as_str()}, "status": {"allocation": {"devices": devices}}})
+    let consumers = json!([{"resource": "pods", "name": "a", "uid": "pod-uid"}]);
+    let status = json!({"allocation": {"devices": devices}, "reservedFor": consumers});
+    json!({"metadata": {"name": "two-gpus", "uid": uid().as_str()}, "status": status})
 }
 
 fn result_of(driver: &str, device: &str) -> Value {
@@ -29,8 +34,12 @@ fn read(document: Value) -> Result<Claim, ClaimError> {
     parse(document, &name(), &uid(), DRIVER)
 }
 
+fn soon() -> Instant {
+    Instant::now() + BUDGET
+}
+
 async fn fetch(fake: &Fake) -> Result<Claim, ClaimError> {
-    fake.cluster().claim(&name(), &uid()).await
+    fake.cluster().claim(&name(), &uid(), soon()).await
 }
 
 #[test]
@@ -84,10 +93,18 @@ fn what_is_wrong_with_a_claim_is_said_in_one_line_without_its_namespace() {
     let many = |entry: Value, count: usize| vec![entry; count];
     let mut replaced = a_claim();
     replaced["metadata"]["uid"] = "another".into();
+    let reserved_for = |consumers: Value| {
+        let mut claim = a_claim();
+        claim["status"]["reservedFor"] = consumers;
+        claim
+    };
     for (document, expected) in [
         (replaced, "was replaced by another"),
         (json!({"metadata": {"uid": uid().as_str()}}), "is not allocated"),
         (json!({"metadata": {"uid": uid().as_str()}, "status": {"allocation": null}}), "is not allocated"),
+        (reserved_for(json!(null)), "is not reserved for any pod any more; delete the pod"),
+        (reserved_for(json!([])), "is not reserved for any pod any more"),
+        (reserved_for(json!("everybody")), "cannot be read"),
         (with_devices(&json!({})), "has no device of driver gpu.nvidia.com"),
         (with_devices(&json!({"results": [result_of("other", "gpu-0")]})), "has no device of driver gpu.nvidia.com"),
         (json!([]), "cannot be read"),
@@ -122,8 +139,8 @@ async fn a_claim_is_read_in_the_version_that_the_server_speaks() {
             state.claims.insert(PATH.into(), a_claim());
         });
         let cluster = fake.cluster();
-        cluster.claim(&name(), &uid()).await.unwrap();
-        cluster.clone().claim(&name(), &uid()).await.unwrap();
+        cluster.claim(&name(), &uid(), soon()).await.unwrap();
+        cluster.clone().claim(&name(), &uid(), soon()).await.unwrap();
         let read = format!("GET /apis/resource.k8s.io/{version}/{PATH}");
         assert_eq!(fake.look(|state| state.log.clone()), ["GET /apis/resource.k8s.io".to_owned(), read.clone(), read]);
     }
@@ -137,9 +154,9 @@ async fn a_server_that_changes_its_version_is_asked_again() {
         state.claims.insert(PATH.into(), a_claim());
     });
     let cluster = fake.cluster();
-    cluster.claim(&name(), &uid()).await.unwrap();
+    cluster.claim(&name(), &uid(), soon()).await.unwrap();
     fake.change(|state| state.served = vec!["v1"]);
-    cluster.claim(&name(), &uid()).await.unwrap();
+    cluster.claim(&name(), &uid(), soon()).await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
@@ -155,7 +172,7 @@ async fn names_that_would_lead_elsewhere_are_not_asked_for() {
     let fake = Fake::new();
     for text in ["", "..", "a/b", "x?watch=true", "a b", "%2e"] {
         let name = ClaimName { namespace: "default".into(), name: text.into() };
-        let error = fake.cluster().claim(&name, &uid()).await.unwrap_err();
+        let error = fake.cluster().claim(&name, &uid(), soon()).await.unwrap_err();
         assert!(matches!(error, ClaimError::NotFound { .. }), "{error}");
     }
     assert!(fake.look(|state| state.log.is_empty()));

@@ -46,6 +46,9 @@ async fn a_name_stays_on_its_gpu_when_minors_swap_or_a_neighbour_dies() {
     boot(directory.path(), &[('a', 0), ('b', 1), ('c', 2)]).await;
     assert_eq!(boot(directory.path(), &[('b', 0), ('a', 1), ('c', 2)]).await, ["gpu-1", "gpu-0", "gpu-2"]);
     assert_eq!(boot(directory.path(), &[('b', 0), ('c', 1)]).await, ["gpu-1", "gpu-2"]);
+    let mut map = NameMap::load(directory.path()).unwrap();
+    let present = map.assign(&gpus(&[('b', 0)]));
+    assert_eq!(map.absent(&present), [DeviceName::gpu(0), DeviceName::gpu(2)]);
     assert_eq!(boot(directory.path(), &[('a', 0), ('b', 1), ('c', 2)]).await, ["gpu-0", "gpu-1", "gpu-2"]);
 }
 

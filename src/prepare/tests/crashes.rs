@@ -10,6 +10,7 @@
 //! ```
 
 use super::*;
+use crate::causes::with_causes;
 use crate::host::atomic::faults::{Fault, FaultyDisk, Unsynced};
 
 /// What the process is at when the fault happens.

@@ -2,7 +2,7 @@
 
 use super::*;
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_damaged_record_costs_its_claim_alone() {
     for damage in ["", "{", "\0\0\0\0", "[]", r#"{"version": 1}"#] {
         let disk = Disk::new();
@@ -36,7 +36,7 @@ async fn a_record_that_is_damaged_while_we_run_is_no_obstacle() {
     assert_eq!(disk.files(), Vec::<String>::new());
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_newer_record_is_kept_and_only_what_is_understood_is_done() {
     let disk = Disk::new();
     disk.start().await.prepare(mk_claim_a()).await.unwrap();
