@@ -32,6 +32,7 @@ use std::path::PathBuf;
 
 pub use claims::ClaimError;
 pub use client::ConnectError;
+pub use node_events::NodeEvents;
 pub use publisher::{Metrics, Published, Publisher};
 pub use request::{Refusal, RequestError};
 pub use version::Version;

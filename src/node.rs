@@ -10,6 +10,7 @@
 //! work when both are down. What is not there yet is named by `/readyz`, and in the log once per change.
 
 mod containers;
+mod damage;
 mod driver;
 mod hook;
 mod readiness;
@@ -121,6 +122,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     // Before the first look gives names.
     inventory.remember(preparer.names());
 
+    let damage = damage::report(preparer.clone(), &cluster, &mut registry);
     let kubelet_metrics = kubelet::Metrics::register(&mut registry);
     let (health, snapshots) = watch::channel(Arc::default());
     let dra = kubelet::Dra::new(cluster, preparer.clone());
@@ -133,6 +135,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     running.spawn(lay_out(form, views.current.clone(), node_name.clone(), pool));
     running.spawn(report_health(views.clone(), node_name, health));
     running.spawn(publisher.run());
+    running.spawn(damage);
     let (verdict, containers) = watch::channel(Err("not looked at yet".to_owned()));
     running.spawn(containers::look(sources, views.clone(), verdict));
 

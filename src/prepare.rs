@@ -28,6 +28,7 @@
 //! back while a step of it may still be at work on the disk.
 
 mod attempts;
+mod damage;
 mod error;
 mod keeper;
 mod locks;
@@ -49,6 +50,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use self::attempts::{Attempts, Ticket};
+pub use self::damage::DamagedRecord;
 pub use self::error::{Error, OpenError};
 use self::keeper::Keeper;
 use self::locks::Locks;
@@ -150,6 +152,12 @@ impl Preparer {
     /// Which GPUs the prepared claims were given, and by which names.
     pub fn names(&self) -> Vec<(DeviceName, GpuUuid)> {
         self.shared.machine.names()
+    }
+
+    /// Waits until there are claim records that could not be read and were moved aside, since the start or since the last
+    /// call.
+    pub async fn damaged(&self) -> Vec<DamagedRecord> {
+        self.shared.machine.damage().take().await
     }
 
     /// Makes the specs of prepared claims right, now and after every look at the GPUs, of which `looked` tells. Ends

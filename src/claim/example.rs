@@ -61,5 +61,5 @@ pub(crate) fn mk_claim(uid: &str, results: &[(&str, &str)]) -> Claim {
 pub(crate) fn mk_config(requests: &[&str], kind: &str, mut fields: Value) -> OpaqueConfig {
     fields["apiVersion"] = json!("resource.nvidia.com/v1beta1");
     fields["kind"] = json!(kind);
-    OpaqueConfig { requests: requests.iter().map(ToString::to_string).collect(), parameters: fields }
+    OpaqueConfig { requests: requests.iter().map(ToString::to_string).collect(), parameters: fields.to_string() }
 }

@@ -13,6 +13,7 @@ use std::time::Duration;
 use backon::{BackoffBuilder, ExponentialBuilder};
 use serde::Deserialize;
 use serde_json::Value;
+use serde_json::value::RawValue;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::request::RequestError;
@@ -125,13 +126,14 @@ struct Allocation {
     devices: Option<Devices>,
 }
 
-/// Entries of other drivers are none of our business, not even whether they are well-formed.
+/// Entries of other drivers are none of our business, not even whether they are well-formed. Configs are kept as they
+/// are written: what a [`Value`] no longer shows, a field that is there twice, is for their decoder to judge.
 #[derive(Default, Deserialize)]
 struct Devices {
     #[serde(default)]
     results: Option<Vec<Value>>,
     #[serde(default)]
-    config: Option<Vec<Value>>,
+    config: Option<Vec<Box<RawValue>>>,
 }
 
 #[derive(Deserialize)]
@@ -156,7 +158,18 @@ struct ConfigEntry {
 
 #[derive(Deserialize)]
 struct Opaque {
-    parameters: Value,
+    parameters: Box<RawValue>,
+}
+
+/// Of a config, whom it is for.
+#[derive(Deserialize)]
+struct Addressed {
+    opaque: Addressee,
+}
+
+#[derive(Deserialize)]
+struct Addressee {
+    driver: String,
 }
 
 /// Who wrote a config. In the order in which they apply: the later overrides the earlier.
@@ -176,10 +189,10 @@ impl Cluster {
             return Err(ClaimError::NotFound { claim: name.name.clone() });
         }
         let document = self.fetch(name, deadline).await?;
-        parse(document, name, uid, &self.driver)
+        parse(&document, name, uid, &self.driver)
     }
 
-    async fn fetch(&self, name: &ClaimName, deadline: Instant) -> Result<Value, ClaimError> {
+    async fn fetch(&self, name: &ClaimName, deadline: Instant) -> Result<Box<RawValue>, ClaimError> {
         let [min, max] = PAUSES;
         let backoff = ExponentialBuilder::new().with_min_delay(min).with_max_delay(max).with_jitter();
         let mut pauses = backoff.without_max_times().build();
@@ -200,11 +213,11 @@ impl Cluster {
         }
     }
 
-    async fn fetch_once(&self, claim: &ClaimName) -> Result<Value, RequestError> {
+    async fn fetch_once(&self, claim: &ClaimName) -> Result<Box<RawValue>, RequestError> {
         let ClaimName { namespace, name } = claim;
         let version = self.negotiated.get(&self.requests).await?;
         let path = version.path(&format!("namespaces/{namespace}/resourceclaims/{name}"));
-        let answer = self.requests.get(&path).await;
+        let answer = self.requests.get_text(&path).await;
         if answer.as_ref().is_err_and(RequestError::is_path_missing) {
             self.negotiated.forget(version);
         }
@@ -253,13 +266,13 @@ fn brief(error: &RequestError) -> String {
 }
 
 /// Takes from a ResourceClaim what is ours.
-fn parse(document: Value, name: &ClaimName, uid: &ClaimUid, driver: &str) -> Result<Claim, ClaimError> {
+fn parse(document: &RawValue, name: &ClaimName, uid: &ClaimUid, driver: &str) -> Result<Claim, ClaimError> {
     let claim = || name.name.clone();
     let malformed = |what: String| {
         let what = what.chars().take(MAX_WHAT).collect();
         ClaimError::Malformed { claim: claim(), what }
     };
-    let document: Document = serde_json::from_value(document).map_err(|error| malformed(error.to_string()))?;
+    let document: Document = serde_json::from_str(document.get()).map_err(|error| malformed(error.to_string()))?;
     if document.metadata.uid != uid.as_str() {
         return Err(ClaimError::Replaced { claim: claim() });
     }
@@ -304,29 +317,31 @@ fn result(index: usize, entry: Value) -> Result<AllocationResult, String> {
     })
 }
 
-fn configs(entries: Vec<Value>, driver: &str) -> Result<Vec<OpaqueConfig>, String> {
+fn configs(entries: Vec<Box<RawValue>>, driver: &str) -> Result<Vec<OpaqueConfig>, String> {
     if entries.len() > MAX_CONFIGS {
         return Err(format!("{} configs, {MAX_CONFIGS} are allowed", entries.len()));
     }
-    let ours = |(_, entry): &(usize, Value)| entry["opaque"]["driver"] == driver;
-    let configs = entries.into_iter().enumerate().filter(ours).map(|(index, entry)| config(index, entry));
+    let ours = |(_, entry): &(usize, Box<RawValue>)| {
+        serde_json::from_str::<Addressed>(entry.get()).is_ok_and(|entry| entry.opaque.driver == driver)
+    };
+    let configs = entries.into_iter().enumerate().filter(ours).map(|(index, entry)| config(index, &entry));
     let mut configs: Vec<_> = configs.collect::<Result<_, _>>()?;
     // The allocator stores them so already; what overrides what must not depend on that.
     configs.sort_by_key(|(source, _)| *source);
     Ok(configs.into_iter().map(|(_, config)| config).collect())
 }
 
-fn config(index: usize, entry: Value) -> Result<(Source, OpaqueConfig), String> {
-    let entry: ConfigEntry = serde_json::from_value(entry).map_err(|error| format!("config[{index}]: {error}"))?;
+fn config(index: usize, entry: &RawValue) -> Result<(Source, OpaqueConfig), String> {
+    let entry: ConfigEntry = serde_json::from_str(entry.get()).map_err(|error| format!("config[{index}]: {error}"))?;
     let requests = entry.requests.unwrap_or_default();
     if requests.len() > MAX_RESULTS {
         return Err(format!("config[{index}].requests: {} names, {MAX_RESULTS} are allowed", requests.len()));
     }
-    let parameters = entry.opaque.parameters;
-    if parameters.to_string().len() > MAX_PARAMETERS {
+    let parameters = entry.opaque.parameters.get();
+    if parameters.len() > MAX_PARAMETERS {
         return Err(format!("config[{index}].opaque.parameters: more than {MAX_PARAMETERS} bytes"));
     }
-    Ok((entry.source, OpaqueConfig { requests, parameters }))
+    Ok((entry.source, OpaqueConfig { requests, parameters: parameters.to_owned() }))
 }
 
 #[cfg(test)]

@@ -11,9 +11,6 @@ use tokio::time::{Instant, timeout};
 
 use super::Cluster;
 
-/// Between two Events. What happens more often is a state, and has a metric.
-const AT_MOST_EVERY: Duration = Duration::from_secs(60);
-
 /// For one attempt. It holds up whoever reports, who has better things to do.
 const ANSWER: Duration = Duration::from_secs(3);
 
@@ -24,8 +21,9 @@ const MAX_NOTE: usize = 1024;
 const MAX_INSTANCE: usize = 128;
 
 /// Writes Events about the Node.
-pub(super) struct NodeEvents {
+pub struct NodeEvents {
     recorder: Recorder,
+    action: &'static str,
     node: ObjectReference,
     last: Option<Instant>,
 }
@@ -33,7 +31,11 @@ pub(super) struct NodeEvents {
 // === impl NodeEvents ===
 
 impl NodeEvents {
-    pub(super) fn new(cluster: &Cluster) -> Self {
+    /// Between two Events. What happens more often is a state, and has a metric.
+    pub const AT_MOST_EVERY: Duration = Duration::from_secs(60);
+
+    /// For whoever does something about the node that may fail; `action` says what, in one word.
+    pub fn new(cluster: &Cluster, action: &'static str) -> Self {
         let Cluster { requests, driver, node, .. } = cluster;
         let reporter =
             Reporter { controller: driver.clone(), instance: Some(shortened(node, MAX_INSTANCE).to_owned()) };
@@ -46,28 +48,31 @@ impl NodeEvents {
             uid: Some(node.clone()),
             ..ObjectReference::default()
         };
-        Self { recorder: Recorder::new(requests.client().clone(), reporter), node, last: None }
+        Self { recorder: Recorder::new(requests.client().clone(), reporter), action, node, last: None }
     }
 
-    /// Reports a trouble. `reason` is one word in CamelCase, `note` a sentence, which may be cut.
-    pub(super) async fn warn(&mut self, reason: &str, note: &str) {
+    /// Reports a trouble. `reason` is one word in CamelCase, `note` a sentence, which may be cut. Answers
+    /// whether it was taken.
+    pub async fn warn(&mut self, reason: &str, note: &str) -> bool {
         let now = Instant::now();
-        if self.last.is_some_and(|last| now.duration_since(last) < AT_MOST_EVERY) {
-            return;
+        if self.last.is_some_and(|last| now.duration_since(last) < Self::AT_MOST_EVERY) {
+            return false;
         }
         self.last = Some(now);
         let event = Event {
             type_: EventType::Warning,
             reason: reason.to_owned(),
             note: Some(shortened(note, MAX_NOTE).to_owned()),
-            action: "Publish".to_owned(),
+            action: self.action.to_owned(),
             secondary: None,
         };
-        match timeout(ANSWER, self.recorder.publish(&event, &self.node)).await {
+        let published = timeout(ANSWER, self.recorder.publish(&event, &self.node)).await;
+        match &published {
             Ok(Ok(())) => {}
-            Ok(Err(error)) => tracing::debug!(error = &error as &dyn std::error::Error, "cannot write an Event"),
+            Ok(Err(error)) => tracing::debug!(error = error as &dyn std::error::Error, "cannot write an Event"),
             Err(_) => tracing::debug!("the API server did not take an Event in time"),
         }
+        matches!(published, Ok(Ok(())))
     }
 }
 

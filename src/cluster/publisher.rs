@@ -97,7 +97,7 @@ impl Publisher {
         wanted: watch::Receiver<Option<Pool>>,
         metrics: Metrics,
     ) -> (Self, watch::Receiver<Published>) {
-        let (report, accepted) = Report::new(metrics.clone(), [(); 2].map(|()| NodeEvents::new(&cluster)));
+        let (report, accepted) = Report::new(metrics.clone(), [(); 2].map(|()| NodeEvents::new(&cluster, "Publish")));
         let this = Self {
             cluster,
             wanted,

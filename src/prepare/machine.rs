@@ -15,6 +15,7 @@
 
 use std::collections::BTreeSet;
 
+use super::damage::Damage;
 use super::record::{Record, State};
 use super::store::Store;
 use super::{Error, OpenError, Settings};
@@ -67,6 +68,11 @@ impl Machine {
 
     pub(super) fn load(&self, uid: &ClaimUid) -> Result<Option<Record>, Error> {
         self.store.load(uid).map_err(Error::Record)
+    }
+
+    /// The records that were moved aside.
+    pub(super) fn damage(&self) -> &Damage {
+        self.store.damage()
     }
 
     /// The claims that have a record.

@@ -14,6 +14,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use super::damage::Damage;
 use super::record::{Record, SCHEMA, State};
 use crate::claim::ClaimUid;
 use crate::claim::plan::{Holder, Holders};
@@ -32,6 +33,7 @@ const QUARANTINE: &str = "quarantine";
 pub(super) struct Store {
     directory: PathBuf,
     records: Mutex<BTreeMap<ClaimUid, Record>>,
+    damage: Damage,
 }
 
 /// A record could not be read or written.
@@ -104,7 +106,7 @@ impl Store {
         };
         atomic::make_directory(&directory, DIRECTORY_MODE).map_err(failed("create", &directory))?;
         atomic::sweep(&directory).map_err(StoreError::File)?;
-        let store = Self { directory, records: Mutex::default() };
+        let store = Self { directory, records: Mutex::default(), damage: Damage::default() };
         for entry in fs::read_dir(&store.directory).map_err(failed("list", &store.directory))? {
             let path = entry.map_err(failed("list", &store.directory))?.path();
             let Some(stem) = path.file_name().and_then(|name| name.to_str()?.strip_suffix(SUFFIX)) else { continue };
@@ -153,6 +155,11 @@ impl Store {
     pub(super) fn has(&self, uid: &ClaimUid) -> bool {
         let path = self.path(uid);
         path.exists() || self.aside(&path).exists()
+    }
+
+    /// The records that were moved aside.
+    pub(super) fn damage(&self) -> &Damage {
+        &self.damage
     }
 
     /// Who holds these GPUs.
@@ -225,6 +232,7 @@ impl Store {
             error = why as &dyn std::error::Error,
             "moved a damaged claim record aside; what its claim had is forgotten, and its CDI spec stays until unprepare"
         );
+        self.damage.add(&aside, why);
         Ok(())
     }
 

@@ -30,8 +30,12 @@ fn a_claim() -> Value {
     with_devices(&json!({"results": [result_of(DRIVER, "gpu-0")]}))
 }
 
-fn read(document: Value) -> Result<Claim, ClaimError> {
-    parse(document, &name(), &uid(), DRIVER)
+fn read(document: &Value) -> Result<Claim, ClaimError> {
+    read_text(&document.to_string())
+}
+
+fn read_text(document: &str) -> Result<Claim, ClaimError> {
+    parse(serde_json::from_str(document).unwrap(), &name(), &uid(), DRIVER)
 }
 
 fn soon() -> Instant {
@@ -44,7 +48,7 @@ async fn fetch(fake: &Fake) -> Result<Claim, ClaimError> {
 
 #[test]
 fn only_what_names_our_driver_is_kept_in_the_order_of_the_allocation() {
-    let claim = read(with_devices(&json!({
+    let claim = read(&with_devices(&json!({
         "fieldOfTomorrow": {},
         "results": [
             {"request": "main/small", "driver": DRIVER, "pool": "node-a/gpu", "device": "gpu-3", "tolerations": []},
@@ -64,12 +68,26 @@ fn only_what_names_our_driver_is_kept_in_the_order_of_the_allocation() {
 }
 
 #[test]
+fn parameters_are_kept_as_they_are_written() {
+    let parameters = r#"{"sharing": null, "sharing":{"strategy":1e999, "deep": [[[]]]}}"#;
+    let config = |driver: &str, parameters: &str| {
+        format!(r#"{{"source": "FromClaim", "opaque": {{"parameters": {parameters}, "driver": "{driver}"}}}}"#)
+    };
+    let deep = "[".repeat(1000) + &"]".repeat(1000);
+    let configs = [config("other", &deep), config(DRIVER, parameters), config(DRIVER, &deep)].join(", ");
+    let whole = with_devices(&json!({"results": [result_of(DRIVER, "gpu-0")], "config": "HERE"})).to_string();
+    let claim = read_text(&whole.replace(r#""HERE""#, &format!("[{configs}]"))).unwrap();
+    let kept: Vec<_> = claim.configs.iter().map(|config| config.parameters.as_str()).collect();
+    assert_eq!(kept, [parameters, &deep]);
+}
+
+#[test]
 fn configs_of_the_class_come_before_those_of_the_claim() {
     let config = |source: &str, driver: &str, id: u32| {
         let opaque = json!({"driver": driver, "parameters": {"id": id}});
         json!({"source": source, "requests": ["gpus"], "opaque": opaque})
     };
-    let claim = read(with_devices(&json!({
+    let claim = read(&with_devices(&json!({
         "results": [result_of(DRIVER, "gpu-0")],
         "config": [
             config("FromClaim", DRIVER, 1), config("FromClass", "other", 2), config("FromClass", DRIVER, 3),
@@ -77,8 +95,8 @@ fn configs_of_the_class_come_before_those_of_the_claim() {
         ],
     })))
     .unwrap();
-    let ids: Vec<_> = claim.configs.iter().map(|config| config.parameters["id"].as_u64().unwrap()).collect();
-    assert_eq!(ids, [3, 1, 4]);
+    let parameters: Vec<_> = claim.configs.iter().map(|config| config.parameters.as_str()).collect();
+    assert_eq!(parameters, [r#"{"id":3}"#, r#"{"id":1}"#, r#"{"id":4}"#]);
     assert_eq!(claim.configs[0].requests, ["gpus"]);
 }
 
@@ -121,7 +139,7 @@ fn what_is_wrong_with_a_claim_is_said_in_one_line_without_its_namespace() {
         (config(json!({"source": "y".repeat(5000), "opaque": {"driver": DRIVER, "parameters": {}}})), "config[0]"),
     ] {
         let text = document.to_string();
-        let error = read(document).unwrap_err();
+        let error = read(&document).unwrap_err();
         let message = error.to_string();
         assert!(message.contains(expected), "{text:.80}: {message}");
         assert!(message.starts_with("claim two-gpus ") && !message.contains("team-a"), "{message}");
