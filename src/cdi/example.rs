@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use container_device_interface::spec::{Spec, read_spec};
 
 use super::{Hooks, Sources};
-use crate::host::driver_root::example::Tree;
+use crate::host::driver_root::example::{Tree, temporary_directory};
 use crate::host::node::Devices;
 
 pub(crate) struct Machine {
@@ -19,8 +19,7 @@ pub(crate) struct Machine {
 impl Machine {
     /// A driver, all control nodes, and the nodes of two GPUs.
     pub(crate) fn new() -> Self {
-        // In memory where there is room for it: tests write much, and wait for the disk each time.
-        let directory = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
+        let directory = temporary_directory();
         let machine = Self { driver: Tree::debian(), directory };
         fs::create_dir(machine.dev()).unwrap();
         fs::create_dir(machine.proc()).unwrap();
@@ -40,6 +39,10 @@ impl Machine {
         self.directory.path().join("proc")
     }
 
+    pub(crate) fn sys(&self) -> PathBuf {
+        self.directory.path().join("sys")
+    }
+
     /// As if the module of nvidia-uvm were loaded anew, and the kernel had given it this major.
     pub(crate) fn load_uvm_as(&self, major: u32) {
         let drivers = "195 nvidia\n195 nvidiactl\n195 nvidia-modeset\n226 drm";
@@ -56,7 +59,7 @@ impl Machine {
         Sources {
             devices: Devices { local: self.dev(), host: "/dev".into(), proc: self.proc(), placeholders: true },
             driver_roots: vec![self.driver.root()],
-            sys: self.directory.path().join("sys"),
+            sys: self.sys(),
             hooks: Hooks::None,
             graphics: true,
         }

@@ -127,7 +127,7 @@ fn a_container_gets_the_nodes_the_soname_and_the_environment() {
 fn load_drm(machine: &Machine) {
     fs::create_dir(machine.dev().join("dri")).unwrap();
     for number in 0..2 {
-        let drm = machine.sources().sys.join("bus/pci/drivers/nvidia").join(pci(number).to_string()).join("drm");
+        let drm = machine.sys().join("bus/pci/drivers/nvidia").join(pci(number).to_string()).join("drm");
         for name in [format!("card{number}"), format!("renderD{}", 128 + number)] {
             fs::create_dir_all(drm.join(&name)).unwrap();
             fs::write(machine.dev().join("dri").join(name), "").unwrap();
