@@ -26,7 +26,7 @@ mod version;
 pub mod wire;
 
 #[cfg(test)]
-mod fake;
+pub(crate) mod fake;
 #[cfg(fuzzing)]
 pub mod fuzz;
 

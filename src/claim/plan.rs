@@ -79,7 +79,8 @@ pub struct Holder {
     pub usage: Usage,
 }
 
-/// Why a claim cannot be prepared as it is. Trying again does not help until the claim, the node or another claim changes.
+/// Why a claim cannot be prepared as it is. Trying again does not help until the claim, the node or another claim changes;
+/// [`InUse`](Self::InUse) and [`Absent`](Self::Absent) are those where that may happen by itself.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PlanError {
     /// No result names our driver.
@@ -103,6 +104,12 @@ pub enum PlanError {
         /// What there is.
         has: Vec<DeviceName>,
     },
+    /// The node had it, and may have it again.
+    #[error("the GPU {device} is gone from the node")]
+    Absent {
+        /// The name in the allocation.
+        device: String,
+    },
     /// The GPU is partitioned.
     #[error("{device} cannot be used as a whole GPU: MIG mode is on")]
     Partitioned {
@@ -110,12 +117,12 @@ pub enum PlanError {
         device: DeviceName,
     },
     /// Another claim has it.
-    #[error("{device} is in use by claim {holder}")]
+    #[error("{device} is in use by claim {}", .holder.name)]
     InUse {
         /// The device.
         device: String,
         /// The claim that holds it.
-        holder: ClaimName,
+        holder: Holder,
     },
     /// A configuration cannot be read.
     #[error("configuration {number} of the claim: {error}")]
@@ -165,7 +172,7 @@ impl Plan {
             for other in others {
                 if !device.wanted.usage.goes_with(other.usage) {
                     let device = device.wanted.device.clone();
-                    return Err(PlanError::InUse { device, holder: other.name.clone() });
+                    return Err(PlanError::InUse { device, holder: other.clone() });
                 }
             }
         }
@@ -225,8 +232,12 @@ fn find(wanted: Wanted, pool: &str, node: &Node) -> Result<Planned, PlanError> {
         return Err(PlanError::Pool { device: wanted.device, pool: wanted.pool, ours: pool.to_owned() });
     }
     let Some(gpu) = node.gpus.iter().find(|gpu| gpu.name.as_str() == wanted.device) else {
+        let device = wanted.device;
+        if node.absent.iter().any(|name| name.as_str() == device) {
+            return Err(PlanError::Absent { device });
+        }
         let has = node.gpus.iter().map(|gpu| gpu.name.clone()).collect();
-        return Err(PlanError::Unknown { device: wanted.device, has });
+        return Err(PlanError::Unknown { device, has });
     };
     if gpu.mig.enabled && wanted.usage != Usage::Admin {
         return Err(PlanError::Partitioned { device: gpu.name.clone() });
@@ -309,6 +320,9 @@ mod tests {
         assert_eq!(refusal(&mk_claim("a", &[("main", "gpu-9")])), expected);
         let error = plan(&mk_claim("a", &[("main", "gpu-0")]), POOL, &Node::default()).unwrap_err();
         assert_eq!(error.to_string(), "the node has no device gpu-0; it has none");
+        let node = Node { absent: vec![DeviceName::gpu(0)], ..Node::default() };
+        let error = plan(&mk_claim("a", &[("main", "gpu-0")]), POOL, &node).unwrap_err();
+        assert_eq!(error.to_string(), "the GPU gpu-0 is gone from the node");
         let mut claim = mk_claim("a", &[("main", "gpu-0")]);
         claim.results[0].pool = "node-b".into();
         assert_eq!(refusal(&claim), "gpu-0 was allocated from the pool node-b, but this node's pool is node-a");

@@ -2,8 +2,11 @@
 //!
 //! A claim is read from the API server, never from a cache: an allocation that is seconds old decides which GPU a
 //! container gets. The kubelet repeats a failed prepare only after 60 to 90 s, so what passes by itself is waited out
-//! here, within a budget. The answer is input like any other: types are checked, and sizes that no API server would
-//! have stored are refused.
+//! here, for as long as the caller says. The answer is input like any other: types are checked, and sizes that no API
+//! server would have stored are refused.
+//!
+//! The kubelet asks for a prepare only for a pod that the claim is reserved for. A prepare that comes late can find the
+//! claim as it was left after that pod: gone, replaced, not allocated, or reserved for nobody. Nobody would unprepare it.
 
 use std::time::Duration;
 
@@ -16,9 +19,6 @@ use tokio::time::{Instant, sleep, timeout_at};
 use super::request::RequestError;
 use super::{Cluster, is_name};
 use crate::claim::{AllocationResult, Claim, ClaimName, ClaimUid, OpaqueConfig};
-
-/// For reading one claim, repeats included. Of the kubelet's 45 s for a prepare, that leaves more than half to the GPU.
-const BUDGET: Duration = Duration::from_secs(20);
 
 /// Between attempts, from and to; each is drawn out at random to at most double.
 const PAUSES: [Duration; 2] = [Duration::from_millis(250), Duration::from_secs(2)];
@@ -52,6 +52,12 @@ pub enum ClaimError {
     /// The scheduler has not chosen devices, or has taken them back.
     #[error("claim {claim} is not allocated; delete the pod so that it is scheduled again")]
     NotAllocated {
+        /// Its name.
+        claim: String,
+    },
+    /// Allocated, but no pod is to use it: the last one that was is gone.
+    #[error("claim {claim} is not reserved for any pod any more; delete the pod so that it is scheduled again")]
+    NotReserved {
         /// Its name.
         claim: String,
     },
@@ -105,9 +111,13 @@ struct Metadata {
 }
 
 #[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
 struct Status {
     #[serde(default)]
     allocation: Option<Allocation>,
+    /// For which pods is the kubelet's to know.
+    #[serde(default)]
+    reserved_for: Option<Vec<Value>>,
 }
 
 #[derive(Deserialize)]
@@ -172,18 +182,37 @@ enum Source {
 // === impl Cluster ===
 
 impl Cluster {
-    /// Reads a claim live and keeps what is ours. Takes at most about 20 s, waiting out what passes by itself.
-    pub async fn claim(&self, name: &ClaimName, uid: &ClaimUid) -> Result<Claim, ClaimError> {
+    /// Reads a claim live and keeps what is ours. Waits until `deadline` for what passes by itself.
+    pub async fn claim(&self, name: &ClaimName, uid: &ClaimUid, deadline: Instant) -> Result<Claim, ClaimError> {
         if !is_name(&name.namespace) || !is_name(&name.name) {
             // No API server could have stored it, and a path must not be built from it.
             return Err(ClaimError::NotFound { claim: name.name.clone() });
         }
-        let document = self.fetch(name).await?;
+        let document = self.fetch(name, deadline).await?;
         parse(&document, name, uid, &self.driver)
     }
 
-    async fn fetch(&self, name: &ClaimName) -> Result<Box<RawValue>, ClaimError> {
-        let deadline = Instant::now() + BUDGET;
+    /// Whether a claim is certainly gone: deleted, or another has taken its name. Asks once; an answer that says neither
+    /// that it is nor that it is not is an error.
+    pub async fn is_gone(&self, name: &ClaimName, uid: &ClaimUid) -> Result<bool, RequestError> {
+        if !is_name(&name.namespace) || !is_name(&name.name) {
+            // Nobody can be asked for it.
+            return Ok(false);
+        }
+        let document = match self.fetch_once(name).await {
+            Ok(document) => document,
+            Err(error) if error.is_object_missing() => return Ok(true),
+            Err(error) => return Err(error),
+        };
+        let document: Value = serde_json::from_str(document.get()).unwrap_or_default();
+        let metadata = &document["metadata"];
+        match metadata["uid"].as_str() {
+            Some(found) if !found.is_empty() && metadata["name"] == *name.name => Ok(found != uid.as_str()),
+            _ => Err(RequestError::Missing("claim")),
+        }
+    }
+
+    async fn fetch(&self, name: &ClaimName, deadline: Instant) -> Result<Box<RawValue>, ClaimError> {
         let [min, max] = PAUSES;
         let backoff = ExponentialBuilder::new().with_min_delay(min).with_max_delay(max).with_jitter();
         let mut pauses = backoff.without_max_times().build();
@@ -228,6 +257,7 @@ impl ClaimError {
             Self::NotFound { .. }
             | Self::Replaced { .. }
             | Self::NotAllocated { .. }
+            | Self::NotReserved { .. }
             | Self::NotOurs { .. }
             | Self::Malformed { .. } => "claim",
         }
@@ -266,10 +296,12 @@ pub(super) fn parse(document: &RawValue, name: &ClaimName, uid: &ClaimUid, drive
     if document.metadata.uid != uid.as_str() {
         return Err(ClaimError::Replaced { claim: claim() });
     }
-    let allocation = document.status.and_then(|status| status.allocation);
-    let Some(allocation) = allocation else {
+    let Some(Status { allocation: Some(allocation), reserved_for }) = document.status else {
         return Err(ClaimError::NotAllocated { claim: claim() });
     };
+    if reserved_for.is_none_or(|consumers| consumers.is_empty()) {
+        return Err(ClaimError::NotReserved { claim: claim() });
+    }
     let devices = allocation.devices.unwrap_or_default();
     let results = results(devices.results.unwrap_or_default(), driver).map_err(malformed)?;
     if results.is_empty() {

@@ -23,20 +23,17 @@ const MAX_INSTANCE: usize = 128;
 /// Writes Events about the Node.
 pub struct NodeEvents {
     recorder: Recorder,
-    action: &'static str,
     node: ObjectReference,
+    action: &'static str,
     last: Option<Instant>,
 }
 
-// === impl NodeEvents ===
+// === impl Cluster ===
 
-impl NodeEvents {
-    /// Between two Events. What happens more often is a state, and has a metric.
-    pub const AT_MOST_EVERY: Duration = Duration::from_secs(60);
-
-    /// For whoever does something about the node that may fail; `action` says what, in one word.
-    pub fn new(cluster: &Cluster, action: &'static str) -> Self {
-        let Cluster { requests, driver, node, .. } = cluster;
+impl Cluster {
+    /// For Events about what somebody does: a word like `Publish`.
+    pub fn node_events(&self, action: &'static str) -> NodeEvents {
+        let Self { requests, driver, node, .. } = self;
         let reporter =
             Reporter { controller: driver.clone(), instance: Some(shortened(node, MAX_INSTANCE).to_owned()) };
         let node = ObjectReference {
@@ -48,8 +45,15 @@ impl NodeEvents {
             uid: Some(node.clone()),
             ..ObjectReference::default()
         };
-        Self { recorder: Recorder::new(requests.client().clone(), reporter), action, node, last: None }
+        NodeEvents { recorder: Recorder::new(requests.client().clone(), reporter), node, action, last: None }
     }
+}
+
+// === impl NodeEvents ===
+
+impl NodeEvents {
+    /// Between two Events. What happens more often is a state, and has a metric.
+    pub const AT_MOST_EVERY: Duration = Duration::from_secs(60);
 
     /// Reports a trouble. `reason` is one word in CamelCase, `note` a sentence, which may be cut. Answers
     /// whether it was taken.

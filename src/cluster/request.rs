@@ -217,6 +217,11 @@ impl RequestError {
         }
     }
 
+    /// The server does not want what was sent as it was sent.
+    pub(super) fn is_unfit(&self) -> bool {
+        self.code().is_some_and(|code| matches!(code, StatusCode::BAD_REQUEST | StatusCode::UNPROCESSABLE_ENTITY))
+    }
+
     /// Somebody else changed or removed the object since we looked.
     pub(super) fn is_race(&self) -> bool {
         self.code() == Some(StatusCode::CONFLICT) || self.is_object_missing()

@@ -34,7 +34,7 @@ pub(super) fn report(
     let count = Counter::default();
     let help = "Claim records that could not be read and were moved aside";
     registry.register("damaged_claim_records", help, count.clone());
-    let mut events = NodeEvents::new(cluster, "Read");
+    let mut events = cluster.node_events("Read");
     let found = async move || preparer.damaged().await;
     let told = async move |note: &str| events.warn("ClaimRecordDamaged", note).await;
     pass_on(found, count, told)

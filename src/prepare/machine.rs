@@ -19,7 +19,7 @@ use super::damage::Damage;
 use super::record::{Record, State};
 use super::store::Store;
 use super::{Error, OpenError, Settings};
-use crate::cdi::{self, Found, Target};
+use crate::cdi::{self, Found, Spec, Target};
 use crate::claim::plan::Plan;
 use crate::claim::{Claim, ClaimUid};
 use crate::device::{DeviceName, GpuUuid, Node};
@@ -102,7 +102,9 @@ impl Machine {
         let kind = self.specs.kind();
         let mut record =
             Record::started(claim, plan, &self.settings.boot_id, |device| kind.id(&cdi_name(&claim.uid, device)));
-        let result = self.apply(&mut record, node);
+        // Before anything is written: a claim that would lack something may be tried again and again.
+        let spec = self.spec(&record, node, &self.look(node)?)?;
+        let result = self.apply(&mut record, &spec);
         if let Err(error) = result {
             if let Err(error) = self.release(&claim.uid) {
                 tracing::error!(%error, "cannot take back a claim that was half prepared; the next call tries again");
@@ -129,6 +131,11 @@ impl Machine {
 
     /// Makes the spec of a record be what it should be now; answers whether it was not.
     pub(super) fn restore(&self, record: &Record, node: &Node, found: &Found) -> Result<bool, Error> {
+        let spec = self.spec(record, node, found)?;
+        self.specs.write(record.claim.uid.as_str(), &spec).map_err(Error::Spec)
+    }
+
+    fn spec(&self, record: &Record, node: &Node, found: &Found) -> Result<Spec, Error> {
         let claim = &record.claim.uid;
         let mut targets = Vec::new();
         for device in &record.devices {
@@ -137,10 +144,9 @@ impl Machine {
                 return Err(Error::Gone { device: device.clone(), uuid: uuid.clone() });
             };
             let name = cdi_name(claim, device);
-            targets.push(Target { name, device: device.clone(), uuid: uuid.clone(), minor: gpu.minor });
+            targets.push(Target { name, device: device.clone(), uuid: uuid.clone(), minor: gpu.minor, pci: gpu.pci });
         }
-        let spec = found.spec(self.specs.kind().clone(), &targets).map_err(Error::Incomplete)?;
-        self.specs.write(claim.as_str(), &spec).map_err(Error::Spec)
+        found.spec(self.specs.kind().clone(), &targets).map_err(Error::Incomplete)
     }
 
     /// From anything to absent. The record goes last, so that an interrupted release is taken up again.
@@ -149,9 +155,9 @@ impl Machine {
         self.store.remove(uid).map_err(Error::Record)
     }
 
-    fn apply(&self, record: &mut Record, node: &Node) -> Result<(), Error> {
+    fn apply(&self, record: &mut Record, spec: &Spec) -> Result<(), Error> {
         self.store.save(record).map_err(Error::Record)?;
-        self.restore(record, node, &self.look(node)?)?;
+        self.specs.write(record.claim.uid.as_str(), spec).map_err(Error::Spec)?;
         record.state = State::PrepareCompleted;
         self.store.save(record).map_err(Error::Record)
     }

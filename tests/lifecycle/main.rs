@@ -14,9 +14,13 @@ mod node;
 
 mod claims;
 mod cluster;
+mod driver;
+mod gone;
 mod health;
+mod kill;
 mod observation;
 mod open_metrics;
 mod registration;
 mod restart;
 mod shutdown;
+mod waiting;
