@@ -15,6 +15,7 @@
 //! * Unprepare needs nothing but the record.
 //! * A prepare whose claim is unprepared before its turn has come does nothing, however late it is.
 //! * Claims that have no GPU in common do not wait for each other.
+//! * All of this holds with several processes on the same directories, as during a rolling update.
 //!
 //! # Assumptions
 //!
@@ -29,7 +30,9 @@ mod keeper;
 mod locks;
 mod machine;
 mod metrics;
+mod notices;
 mod record;
+mod siblings;
 mod store;
 #[cfg(test)]
 mod tests;
@@ -46,7 +49,9 @@ use self::locks::Locks;
 use self::machine::Machine;
 use self::metrics::Failure;
 pub use self::metrics::Metrics;
+use self::notices::Notice;
 use self::record::{Record, SCHEMA, State};
+pub use self::siblings::LockError;
 pub use self::store::StoreError;
 use crate::causes::with_causes;
 use crate::cdi::{self, Incomplete, WriteError};
@@ -71,6 +76,7 @@ pub struct Preparer {
 pub struct Attempt {
     preparer: Preparer,
     ticket: Ticket,
+    notice: Notice,
 }
 
 /// What a [`Preparer`] works with.
@@ -188,7 +194,7 @@ impl Preparer {
     pub async fn open(settings: Settings, inventory: Current, metrics: Metrics) -> Result<Self, OpenError> {
         let opened = tokio::task::spawn_blocking(|| Machine::open(settings)).await;
         let machine = Arc::new(opened.unwrap_or(Err(OpenError::Internal))?);
-        let (attempts, locks) = (Attempts::default(), Locks::default());
+        let (attempts, locks) = (Attempts::default(), Locks::new(Arc::clone(machine.siblings())));
         let shared = Arc::new(Shared { machine, inventory, attempts, locks, metrics });
         shared.count_prepared();
         Ok(Self { shared })
@@ -213,7 +219,9 @@ impl Preparer {
 
     /// Takes note that the kubelet asks for this claim, which is still to be read.
     pub fn begin(&self, uid: &ClaimUid) -> Attempt {
-        Attempt { preparer: self.clone(), ticket: self.shared.attempts.begin(uid) }
+        // Counted first: from then on, no notice that concerns it is removed here.
+        let (ticket, notice) = (self.shared.attempts.begin(uid), self.shared.machine.notice(uid));
+        Attempt { preparer: self.clone(), ticket, notice }
     }
 
     /// Makes the claim's devices usable by containers. A repeat answers the same.
@@ -237,7 +245,7 @@ impl Attempt {
     /// Goes on, with the claim as it was read: see [`Preparer::prepare`].
     pub async fn prepare(self, claim: Claim) -> Result<Vec<PreparedDevice>, Error> {
         let shared = &self.preparer.shared;
-        let result = shared.prepare(&claim, &self.ticket).await;
+        let result = shared.prepare(&claim, &self).await;
         shared.count("prepare", &result);
         result
     }
@@ -252,7 +260,7 @@ impl Attempt {
 // === impl Shared ===
 
 impl Shared {
-    async fn prepare(&self, claim: &Claim, ticket: &Ticket) -> Result<Vec<PreparedDevice>, Error> {
+    async fn prepare(&self, claim: &Claim, attempt: &Attempt) -> Result<Vec<PreparedDevice>, Error> {
         // What is prepared and in order needs no NVML.
         if let Some(answer) = self.repeat(claim).await? {
             return Ok(answer);
@@ -260,16 +268,17 @@ impl Shared {
         // No lock is held while waiting.
         let node = self.node().await?;
 
-        let _claim = self.locks.claim(&claim.uid).await;
+        let _claim = self.locks.claim(&claim.uid).await?;
         // An unprepare that comes from here on waits for the lock, and finds what is done.
-        if ticket.is_called_off() {
+        if attempt.ticket.is_called_off() {
             return Err(Error::CalledOff);
         }
-        match self.load(&claim.uid).await? {
+        let (uid, notice) = (claim.uid.clone(), attempt.notice.clone());
+        match self.blocking(move |machine| machine.take_up(&uid, &notice)).await? {
             Some(record) if record.version > SCHEMA => Err(Error::Newer { version: record.version }),
             Some(record) if record.state == State::PrepareCompleted => {
                 check_repeat(&record, claim)?;
-                let _gpus = self.locks.gpus(&record.gpus()).await;
+                let _gpus = self.locks.gpus(&record.gpus()).await?;
                 self.blocking(move |machine| machine.renew(record, &node)).await.map(|record| record.answer())
             }
             started => {
@@ -277,7 +286,7 @@ impl Shared {
                     self.release(record).await?;
                 }
                 let plan = plan(claim, self.machine.pool(), &node).map_err(Error::Plan)?;
-                let _gpus = self.locks.gpus(&plan.gpus()).await;
+                let _gpus = self.locks.gpus(&plan.gpus()).await?;
                 let claim = claim.clone();
                 let record = self.blocking(move |machine| machine.carry_out(&claim, plan, &node)).await?;
                 Ok(record.answer())
@@ -287,7 +296,7 @@ impl Shared {
 
     /// The answer for a claim that is prepared and in order.
     async fn repeat(&self, claim: &Claim) -> Result<Option<Vec<PreparedDevice>>, Error> {
-        let _claim = self.locks.claim(&claim.uid).await;
+        let _claim = self.locks.claim(&claim.uid).await?;
         let Some(record) = self.load(&claim.uid).await? else { return Ok(None) };
         if record.version > SCHEMA {
             return Err(Error::Newer { version: record.version });
@@ -300,8 +309,9 @@ impl Shared {
     }
 
     async fn unprepare(&self, uid: &ClaimUid) -> Result<(), Error> {
-        let _claim = self.locks.claim(uid).await;
-        if let Some(record) = self.load(uid).await? {
+        let _claim = self.locks.claim(uid).await?;
+        let known = uid.clone();
+        if let Some(record) = self.blocking(move |machine| machine.let_go(&known)).await? {
             return self.release(record).await;
         }
         // A spec can be left of a record that was moved aside.
@@ -311,7 +321,7 @@ impl Shared {
 
     /// Takes back a claim, whose lock the caller holds.
     async fn release(&self, record: Record) -> Result<(), Error> {
-        let _gpus = self.locks.gpus(&record.gpus()).await;
+        let _gpus = self.locks.gpus(&record.gpus()).await?;
         self.blocking(move |machine| machine.release(&record.claim.uid)).await
     }
 
@@ -353,6 +363,12 @@ impl Shared {
 }
 
 // === impl Error ===
+
+impl From<LockError> for Error {
+    fn from(error: LockError) -> Self {
+        Self::Record(StoreError::Locks(error))
+    }
+}
 
 impl Error {
     /// What kind of failure it is, as the metric `claim_failures` labels it: whose turn it is to do something.

@@ -1,4 +1,5 @@
 mod records;
+mod siblings;
 mod specs;
 
 use std::fs;
@@ -342,7 +343,7 @@ async fn work_on_one_gpu_does_not_wait_for_work_on_another() {
     let disk = Disk::new();
     let preparer = disk.start().await;
     // Somebody works on gpu-0 until the end of this test.
-    let gate = preparer.shared.locks.gpus(&[mk_uuid(0)].into()).await;
+    let gate = preparer.shared.locks.gpus(&[mk_uuid(0)].into()).await.unwrap();
     let waiting = tokio::spawn(preparer.begin(&mk_uid("a")).prepare(mk_claim_a()));
 
     preparer.prepare(mk_claim_b()).await.unwrap();
