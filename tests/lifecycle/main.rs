@@ -20,3 +20,4 @@ mod open_metrics;
 mod registration;
 mod restart;
 mod shutdown;
+mod upgrade;
