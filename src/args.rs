@@ -42,8 +42,9 @@ pub struct Args {
     )]
     pub driver_name: String,
 
-    /// Publish `nvlinkCliques`, and `numaNode` as a list. Only for clusters that have the feature gate
-    /// DRAListTypeAttributes on in API server and scheduler: others refuse such slices
+    /// Publish `nvlinkCliques`, and `numaNode` as a list. For clusters that have the feature gate
+    /// DRAListTypeAttributes on in API server and scheduler. An API server without it gets `numaNode` as a number and
+    /// no `nvlinkCliques`; where only the scheduler is without it, pods that ask for GPUs stay pending
     #[arg(long, env = "LIST_ATTRIBUTES", help_heading = "Kubernetes")]
     pub list_attributes: bool,
 
@@ -140,6 +141,10 @@ pub struct Args {
     )]
     pub dev_root: PathBuf,
 
+    /// What containers get, and how
+    #[command(flatten)]
+    pub containers: Containers,
+
     /// Accept plain files as device nodes. For machines without a GPU: see tests/fake-node
     #[arg(long, env = "PLACEHOLDER_DEVICES", hide = true, help_heading = "Host")]
     pub placeholder_devices: bool,
@@ -169,6 +174,46 @@ pub struct Args {
         help_heading = "Observation"
     )]
     pub log_level: String,
+}
+
+/// What containers get, and how.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Containers {
+    /// Who makes the driver's libraries known to a container's loader before it starts [default: own, if the plugin's image
+    /// has the hook]
+    #[arg(long, env = "CDI_HOOK", value_name = "HOOK", value_enum, help_heading = "Containers")]
+    pub hook: Option<HookKind>,
+
+    /// Where the plugin's own hook is installed; must be the same path here and on the host [default: the plugin's
+    /// directory below the kubelet's]
+    #[arg(long, env = "HOOK_DIRECTORY", value_name = "DIR", value_parser = path, help_heading = "Containers")]
+    pub hook_directory: Option<PathBuf>,
+
+    /// Where nvidia-cdi-hook is on the host [default: looked for in the known places]
+    #[arg(long, env = "NVIDIA_CDI_HOOK_PATH", value_name = "FILE", value_parser = path, help_heading = "Containers")]
+    pub nvidia_cdi_hook_path: Option<PathBuf>,
+
+    /// Give containers what the driver has for graphics too: DRM nodes, and files of EGL, Vulkan and X
+    #[arg(
+        long,
+        env = "GRAPHICS",
+        value_name = "BOOL",
+        default_value_t = true,
+        action = clap::ArgAction::Set,
+        help_heading = "Containers"
+    )]
+    pub graphics: bool,
+}
+
+/// What a container runtime runs for each container.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum HookKind {
+    /// Nothing: libraries are found where image and host are of one family
+    None,
+    /// The plugin's own hook: one short process
+    Own,
+    /// NVIDIA's, from its container toolkit 1.18 or newer: four processes
+    NvidiaCdiHook,
 }
 
 /// How log lines look.

@@ -59,8 +59,8 @@ pub struct AllocationResult {
 pub struct OpaqueConfig {
     /// Requests it applies to; empty means all.
     pub requests: Vec<String>,
-    /// The JSON document, not decoded yet.
-    pub parameters: serde_json::Value,
+    /// The text of the JSON document, not decoded yet.
+    pub parameters: String,
 }
 
 // === impl AllocationResult ===

@@ -26,12 +26,13 @@ mod version;
 pub mod wire;
 
 #[cfg(test)]
-mod fake;
+pub(crate) mod fake;
 
 use std::path::PathBuf;
 
 pub use claims::ClaimError;
 pub use client::ConnectError;
+pub use node_events::NodeEvents;
 pub use publisher::{Metrics, Published, Publisher};
 pub use request::{Refusal, RequestError};
 pub use version::Version;

@@ -25,6 +25,8 @@ pub struct Node {
     pub driver: Driver,
     /// The GPUs that can be offered.
     pub gpus: Vec<Gpu>,
+    /// The names of GPUs that were here before and are not now. They may come back.
+    pub absent: Vec<DeviceName>,
 }
 
 /// Versions of the NVIDIA driver, as NVML spells them.

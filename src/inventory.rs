@@ -20,6 +20,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 use tokio::sync::watch;
 
+use crate::device::attribute::Form;
 use crate::device::{DeviceName, Gpu, GpuUuid, LeftOut, Node, Place};
 use crate::host::{Roots, pci};
 use crate::nvml::gpu::{self, Facts, Scan};
@@ -58,6 +59,8 @@ pub struct Inventory {
     session: Session,
     roots: Roots,
     names: NameMap,
+    /// How attributes are published.
+    form: Form,
     /// What the last look read, for facts that the next one cannot.
     last: Arc<Scan>,
     reported: Reported,
@@ -112,7 +115,7 @@ pub async fn discover(
         left_out.push(LeftOut::new("storing the names of the GPUs", &error));
     }
 
-    let mut node = Node { driver, gpus: Vec::new() };
+    let mut node = Node { driver, absent: names.absent(&given), ..Node::default() };
     for (facts, ((place, unknown), no_node)) in gpus.into_iter().zip(places) {
         let why = match given.get(&facts.uuid) {
             Some(_) if node.gpus.iter().any(|gpu| gpu.uuid == facts.uuid) => "another GPU has the same UUID",
@@ -128,7 +131,7 @@ pub async fn discover(
     }
     node.gpus.sort_by(|a, b| a.name.cmp(&b.name));
 
-    left_out.extend(slice::left_out(&node));
+    left_out.extend(slice::left_out(Form::Scalar, &node));
     Ok(Discovery { node, left_out })
 }
 
@@ -172,8 +175,13 @@ impl Inventory {
     /// An inventory that has not looked yet.
     pub fn new(session: Session, roots: Roots, names: NameMap) -> Self {
         let (current, looked, failure) = (watch::Sender::new(None), watch::Sender::new(None), watch::Sender::new(None));
-        let (last, reported) = (Arc::default(), Reported::default());
-        Self { session, roots, names, last, reported, current, looked, failure }
+        let (form, last, reported) = (Form::default(), Arc::default(), Reported::default());
+        Self { session, roots, names, form, last, reported, current, looked, failure }
+    }
+
+    /// Says in which form attributes are published, so that what does not fit into it is reported.
+    pub fn published_in(&mut self, form: Form) {
+        self.form = form;
     }
 
     /// Takes names that claims know GPUs by, see [`NameMap::remember`].
@@ -212,11 +220,14 @@ impl Inventory {
                 return false;
             }
         };
-        if self.failure.send_replace(None).is_some() {
+        // No news while all is well: whoever watches would look at everything a second time.
+        if self.failure.send_if_modified(|failure| failure.take().is_some()) {
             tracing::info!("NVML answers again");
         }
-        self.reported.log(discovery.left_out);
-        let node = discovery.node;
+        let Discovery { node, mut left_out } = discovery;
+        // What is left out in either form is reported once all the same.
+        left_out.extend(slice::left_out(self.form, &node));
+        self.reported.log(left_out);
         self.current.send_if_modified(|current| {
             if current.as_deref() == Some(&node) {
                 return false;

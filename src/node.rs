@@ -2,27 +2,33 @@
 //!
 //! ```text
 //!  start   sockets' directory ─▶ claims of the last run ─▶ DRA socket ─▶ registrar socket ─▶ HTTP
-//!                                                                     └▶ inventory, publisher, health
-//!  stop    SIGTERM ─▶ registrar goes ─▶ calls at work end ─▶ DRA socket goes
+//!                                                                     └▶ inventory, publisher, health, collector
+//!  stop    SIGTERM ─▶ registrar goes ─▶ claims that wait are given up, calls at work end ─▶ DRA socket goes
 //! ```
 //!
 //! Registration waits for neither NVML nor the API server: the kubelet gives a plugin one second, and unprepare must
 //! work when both are down. What is not there yet is named by `/readyz`, and in the log once per change.
 
 mod containers;
+mod damage;
 mod driver;
+mod gone_claims;
+mod hook;
 mod readiness;
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
 use self::driver::NvmlLibrary;
+use self::gone_claims::Collector;
 use self::readiness::Readiness;
 use crate::args::{Args, Endpoint};
 use crate::device::attribute::Form;
@@ -49,6 +55,7 @@ const GRACE: Duration = Duration::from_secs(20);
 pub async fn run(args: Args) -> anyhow::Result<()> {
     let stop = stop_on_signal()?;
     let drivers = driver::candidates(&args);
+    let host = driver::host_mount(&args);
     let Args {
         node_name,
         kubeconfig,
@@ -62,6 +69,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         driver_root: _,
         container_driver_root: _,
         nvml_library,
+        containers,
         sys_root,
         proc_root,
         dev_root,
@@ -89,45 +97,49 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     // Before any file is touched: a second instance by mistake ends here.
     kubelet.move_in().await?;
 
-    let library = NvmlLibrary::new(nvml_library, drivers.clone());
+    let library = NvmlLibrary::new(nvml_library, drivers.clone(), sys_root.clone());
     let roots = Roots { sys: sys_root, proc: proc_root, dev: dev_root, placeholders: placeholder_devices };
     let names = NameMap::load(&kubelet.plugin_dir)?;
     let mut inventory = Inventory::new(Session::new(move || library.locate()), roots.clone(), names);
     inventory.register(&mut registry);
+    let form = if list_attributes { Form::List } else { Form::Scalar };
+    inventory.published_in(form);
     let views = inventory.views();
 
     let (pool, wanted) = watch::channel(None);
     let (publisher, acceptance) =
         cluster::Publisher::new(cluster.clone(), wanted, cluster::Metrics::register(&mut registry));
 
-    let sources = cdi::Sources { devices: roots.devices(), driver_roots: drivers, sys: roots.sys };
+    let graphics = containers.graphics;
+    let hooks = hook::Choice::new(containers, host).carry_out(&kubelet.plugin_dir)?;
+    let sources = cdi::Sources { devices: roots.devices(), driver_roots: drivers, sys: roots.sys, hooks, graphics };
     let settings = prepare::Settings {
         claims_dir: kubelet.plugin_dir.join("claims"),
         cdi_dir: cdi_root,
         cdi_kind: cdi::Kind::claims_of(&driver_name)?,
         sources: sources.clone(),
         pool: node_name.clone(),
-        boot_id: node::boot_id(&roots.proc).with_context(|| {
-            format!("cannot read the id of this boot below {}: check --proc-root", roots.proc.display())
-        })?,
+        boot_id: boot_id(&roots.proc)?,
     };
     let preparer = Preparer::open(settings, views.current.clone(), prepare::Metrics::register(&mut registry)).await?;
     // Before the first look gives names.
     inventory.remember(preparer.names());
 
+    let damage = damage::report(preparer.clone(), &cluster, &mut registry);
     let kubelet_metrics = kubelet::Metrics::register(&mut registry);
     let (health, snapshots) = watch::channel(Arc::default());
-    let dra = kubelet::Dra::new(cluster, preparer.clone());
+    let dra = kubelet::Dra::new(cluster.clone(), preparer.clone());
     let dra = kubelet::serve_dra(&kubelet, dra, snapshots, &kubelet_metrics).await?;
 
     // Everything that runs until the end. Dropping it stops it, in whatever it is at: all of it may be killed too.
-    let mut running = tokio::task::JoinSet::new();
+    let mut running = JoinSet::new();
     running.spawn(inventory.run());
-    running.spawn(preparer.keep_specs(views.looked.clone()));
-    let form = if list_attributes { Form::List } else { Form::Scalar };
+    running.spawn(preparer.clone().keep_specs(views.looked.clone()));
     running.spawn(lay_out(form, views.current.clone(), node_name.clone(), pool));
     running.spawn(report_health(views.clone(), node_name, health));
     running.spawn(publisher.run());
+    running.spawn(damage);
+    running.spawn(Collector::new(cluster, preparer.clone(), &mut registry).run());
     let (verdict, containers) = watch::channel(Err("not looked at yet".to_owned()));
     running.spawn(containers::look(sources, views.clone(), verdict));
 
@@ -139,7 +151,24 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         running.spawn(server.serve(Arc::new(registry), conditions));
     }
 
-    let outcome = tokio::select! {
+    let outcome = until_stopped(&stop, &mut running, &dra, &registrar).await;
+    info!("stopping");
+    registrar.close().await;
+    preparer.stop_waiting();
+    drop(running);
+    dra.close(GRACE).await;
+    info!("stopped");
+    outcome
+}
+
+/// Waits for the signal. An error says which part has ended without one.
+async fn until_stopped(
+    stop: &CancellationToken,
+    running: &mut JoinSet<()>,
+    dra: &kubelet::DraServer,
+    registrar: &kubelet::Registrar,
+) -> anyhow::Result<()> {
+    tokio::select! {
         () = stop.cancelled() => Ok(()),
         ended = running.join_next() => Err(match ended {
             Some(Err(error)) => anyhow::Error::from(error).context("a part of the plugin ended by itself"),
@@ -147,14 +176,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         }),
         () = dra.ended() => Err(anyhow::anyhow!("the DRA server ended by itself")),
         () = registrar.ended() => Err(anyhow::anyhow!("the registrar ended by itself")),
-    };
-    info!("stopping");
-    registrar.close().await;
-    // Claims that wait for NVML's first answer need not wait any longer.
-    drop(running);
-    dra.close(GRACE).await;
-    info!("stopped");
-    outcome
+    }
 }
 
 /// Takes the address of /metrics and /readyz at once, so that a wrong one is known at start.
@@ -166,6 +188,11 @@ async fn bind(endpoint: Endpoint) -> anyhow::Result<Option<http::Server>> {
     let address = server.address().context("cannot tell where /metrics and /readyz are")?;
     info!(%address, "serving /metrics, /healthz and /readyz");
     Ok(Some(server))
+}
+
+fn boot_id(proc: &Path) -> anyhow::Result<String> {
+    let context = || format!("cannot read the id of this boot below {}: check --proc-root", proc.display());
+    node::boot_id(proc).with_context(context)
 }
 
 /// Passes the pool on whenever the inventory has changed. As long as nothing is known, nothing is wanted.

@@ -1,9 +1,10 @@
 //! The claim state machine: what is prepared, and how it comes and goes.
 //!
 //! ```text
-//!  kubelet ──▶ Preparer ──▶ claim lock ──▶ record? ──▶ plan ──▶ GPU locks ──▶ Machine: record, spec, record
-//!                           locks          store       pure     locks         blocking, on a thread for that
-//!                                             └──▶ Keeper: specs that stay right while the node changes
+//!  kubelet ──▶ Attempt ──▶ claim lock ──▶ record? ──▶ plan ──▶ GPU locks ──▶ Machine: record, spec, record
+//!              waiting     locks          store       pure     locks         blocking, on a thread for that
+//!                 ▲                          └──▶ Keeper: specs that stay right while the node changes
+//!                 └── what may pass by itself: NVML is silent, a GPU is held or away, files are missing
 //! ```
 //!
 //! # Guarantees
@@ -14,18 +15,22 @@
 //! * A repeat answers what the first answered, and has no effect but to mend what is missing.
 //! * Unprepare needs nothing but the record.
 //! * A prepare whose claim is unprepared before its turn has come does nothing, however late it is.
+//! * What may pass by itself is waited out within 30 s, without a lock, a thread or a file; what may not is answered at
+//!   once. An unprepare ends the wait.
 //! * Claims that have no GPU in common do not wait for each other.
 //! * All of this holds with several processes on the same directories, as during a rolling update.
 //!
 //! # Assumptions
 //!
 //! The claims that are handed in were read from the API server after the kubelet asked for them: this module does not
-//! know whether a claim still exists.
+//! know whether a claim still exists. Whoever finds out that one does not has it unprepared.
 //!
 //! Calls run to their end, in tasks that do not end with the kubelet's call. One that is dropped midway gives its locks
 //! back while a step of it may still be at work on the disk.
 
 mod attempts;
+mod damage;
+mod error;
 mod keeper;
 mod locks;
 mod machine;
@@ -36,33 +41,33 @@ mod siblings;
 mod store;
 #[cfg(test)]
 mod tests;
+mod waiting;
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use tokio::sync::watch;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 use self::attempts::{Attempts, Ticket};
+pub use self::damage::DamagedRecord;
+pub use self::error::{Error, OpenError};
 use self::keeper::Keeper;
 use self::locks::Locks;
 use self::machine::Machine;
-use self::metrics::Failure;
 pub use self::metrics::Metrics;
 use self::notices::Notice;
 use self::record::{Record, SCHEMA, State};
 pub use self::siblings::LockError;
 pub use self::store::StoreError;
-use crate::causes::with_causes;
-use crate::cdi::{self, Incomplete, WriteError};
-use crate::claim::plan::{PlanError, plan, wanted};
-use crate::claim::{Claim, ClaimUid};
-use crate::device::{DeviceName, GpuUuid, Node};
+use crate::cdi;
+use crate::claim::plan::{plan, wanted};
+use crate::claim::{Claim, ClaimName, ClaimUid};
+use crate::device::{DeviceName, GpuUuid};
 use crate::inventory::Current;
-
-/// How long a claim waits for NVML's first answer. The kubelet gives up after 45 s and comes back a minute later, so
-/// waiting is cheap; ending well before leaves time for the rest and for the answer to say why.
-const INVENTORY_BUDGET: Duration = Duration::from_secs(20);
 
 /// Prepares and unprepares claims. Cheap to clone; all clones share one state.
 #[derive(Debug, Clone)]
@@ -77,6 +82,8 @@ pub struct Attempt {
     preparer: Preparer,
     ticket: Ticket,
     notice: Notice,
+    /// When its budget ends.
+    deadline: Instant,
 }
 
 /// What a [`Preparer`] works with.
@@ -111,72 +118,6 @@ pub struct PreparedDevice {
     pub share_id: Option<String>,
 }
 
-/// Why a claim could not be prepared or unprepared. The message reaches the pod's events, so it is written for the
-/// person who reads them, and is the whole story: it includes its causes, and there is no `source` to add.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// NVML has not answered since the start.
-    #[error("the node's GPUs are not known yet: NVML has not answered; see the log of the driver on this node")]
-    NotReady,
-    /// The claim cannot be prepared as it is.
-    #[error("{0}")]
-    Plan(PlanError),
-    /// The claim is prepared, but for other devices.
-    #[error(
-        "the claim was prepared for {prepared} and is now allocated {allocated}; it can be prepared again once all \
-         pods that used it are gone from this node"
-    )]
-    Reallocated {
-        /// What it has.
-        prepared: String,
-        /// What it was given since.
-        allocated: String,
-    },
-    /// The kubelet no longer wants it.
-    #[error("the claim was unprepared before it was prepared")]
-    CalledOff,
-    /// The record says more than this version understands.
-    #[error("the claim was prepared by a newer version of this driver (schema {version}, this one reads {SCHEMA})")]
-    Newer {
-        /// The schema of the record.
-        version: u32,
-    },
-    /// A GPU that a claim holds is not there any more.
-    #[error("{device}, which this claim was given as GPU {uuid}, is gone from the node")]
-    Gone {
-        /// The name it had.
-        device: String,
-        /// Its identity.
-        uuid: GpuUuid,
-    },
-    /// The container would lack something.
-    #[error("{}", with_causes(.0))]
-    Incomplete(Incomplete),
-    /// The CDI spec could not be written or removed.
-    #[error("{}", with_causes(.0))]
-    Spec(WriteError),
-    /// The record could not be read or written.
-    #[error("{}", with_causes(.0))]
-    Record(StoreError),
-    /// A defect: the work ended without a result. The next call takes up what it left.
-    #[error("the work on this claim ended unexpectedly; see the log of the driver on this node")]
-    Internal,
-}
-
-/// Why the state of the node's claims could not be taken up at start.
-#[derive(Debug, thiserror::Error)]
-pub enum OpenError {
-    /// Records cannot be kept.
-    #[error("cannot keep claim records: check --kubelet-root and --kubelet-plugins-directory-path")]
-    Records(#[source] StoreError),
-    /// CDI specs cannot be kept.
-    #[error("cannot keep CDI specs: check --cdi-root")]
-    Specs(#[source] WriteError),
-    /// A defect.
-    #[error("reading the claim records ended unexpectedly")]
-    Internal,
-}
-
 #[derive(Debug)]
 struct Shared {
     machine: Arc<Machine>,
@@ -184,6 +125,12 @@ struct Shared {
     attempts: Attempts,
     locks: Locks,
     metrics: Metrics,
+    /// Told of every release.
+    released: watch::Sender<()>,
+    /// Claims that were found in another's way and not asked for since.
+    contested: watch::Sender<BTreeSet<ClaimUid>>,
+    /// Nobody waits any longer once it is cancelled.
+    stopping: CancellationToken,
 }
 
 // === impl Preparer ===
@@ -194,15 +141,30 @@ impl Preparer {
     pub async fn open(settings: Settings, inventory: Current, metrics: Metrics) -> Result<Self, OpenError> {
         let opened = tokio::task::spawn_blocking(|| Machine::open(settings)).await;
         let machine = Arc::new(opened.unwrap_or(Err(OpenError::Internal))?);
-        let (attempts, locks) = (Attempts::default(), Locks::new(Arc::clone(machine.siblings())));
-        let shared = Arc::new(Shared { machine, inventory, attempts, locks, metrics });
+        let locks = Locks::new(Arc::clone(machine.siblings()));
+        let shared = Shared {
+            machine,
+            inventory,
+            attempts: Attempts::default(),
+            locks,
+            metrics,
+            released: watch::Sender::new(()),
+            contested: watch::Sender::default(),
+            stopping: CancellationToken::new(),
+        };
         shared.count_prepared();
-        Ok(Self { shared })
+        Ok(Self { shared: Arc::new(shared) })
     }
 
     /// Which GPUs the prepared claims were given, and by which names.
     pub fn names(&self) -> Vec<(DeviceName, GpuUuid)> {
         self.shared.machine.names()
+    }
+
+    /// Waits until there are claim records that could not be read and were moved aside, since the start or since the last
+    /// call.
+    pub async fn damaged(&self) -> Vec<DamagedRecord> {
+        self.shared.machine.damage().take().await
     }
 
     /// Makes the specs of prepared claims right, now and after every look at the GPUs, of which `looked` tells. Ends
@@ -221,10 +183,10 @@ impl Preparer {
     pub fn begin(&self, uid: &ClaimUid) -> Attempt {
         // Counted first: from then on, no notice that concerns it is removed here.
         let (ticket, notice) = (self.shared.attempts.begin(uid), self.shared.machine.notice(uid));
-        Attempt { preparer: self.clone(), ticket, notice }
+        Attempt { preparer: self.clone(), ticket, notice, deadline: Instant::now() + waiting::BUDGET }
     }
 
-    /// Makes the claim's devices usable by containers. A repeat answers the same.
+    /// Makes the claim's devices usable by containers, waiting for what may pass by itself. A repeat answers the same.
     pub async fn prepare(&self, claim: Claim) -> Result<Vec<PreparedDevice>, Error> {
         self.begin(&claim.uid).prepare(claim).await
     }
@@ -237,36 +199,49 @@ impl Preparer {
         self.shared.count("unprepare", &result);
         result
     }
-}
 
-// === impl Attempt ===
-
-impl Attempt {
-    /// Goes on, with the claim as it was read: see [`Preparer::prepare`].
-    pub async fn prepare(self, claim: Claim) -> Result<Vec<PreparedDevice>, Error> {
-        let shared = &self.preparer.shared;
-        let result = shared.prepare(&claim, &self).await;
-        shared.count("prepare", &result);
-        result
+    /// Ends all waits, also those to come: nothing was done yet for the claims that wait. Work goes on.
+    pub fn stop_waiting(&self) {
+        self.shared.stopping.cancel();
     }
 
-    /// Ends without having prepared anything, because the claim could not be read. For the `cause`, see
-    /// [`Error::cause`].
-    pub fn give_up(self, cause: &'static str) {
-        self.preparer.shared.metrics.failures.get_or_create(&Failure { operation: "prepare", cause }).inc();
+    /// The claims that have a record, but for those that only a newer version of this driver understands.
+    pub fn claims(&self) -> BTreeSet<ClaimUid> {
+        self.shared.machine.claims()
+    }
+
+    /// The name of a claim that has a record which can be read.
+    pub async fn name_of(&self, uid: &ClaimUid) -> Option<ClaimName> {
+        let _claim = self.shared.locks.claim(uid).await.ok()?;
+        let record = self.shared.load(uid).await.ok().flatten()?;
+        Some(record.claim.name)
+    }
+
+    /// Waits until claims are found to hold GPUs that others want, and answers which. Each is answered once for each time
+    /// that it is found so.
+    pub async fn contested(&self) -> BTreeSet<ClaimUid> {
+        let mut contested = self.shared.contested.subscribe();
+        // The sender is ours: it cannot be gone.
+        drop(contested.wait_for(|claims| !claims.is_empty()).await);
+        self.shared.contested.send_replace(BTreeSet::new())
+    }
+
+    /// What it counts.
+    pub fn metrics(&self) -> &Metrics {
+        &self.shared.metrics
     }
 }
 
 // === impl Shared ===
 
 impl Shared {
+    /// Tries once.
     async fn prepare(&self, claim: &Claim, attempt: &Attempt) -> Result<Vec<PreparedDevice>, Error> {
         // What is prepared and in order needs no NVML.
         if let Some(answer) = self.repeat(claim).await? {
             return Ok(answer);
         }
-        // No lock is held while waiting.
-        let node = self.node().await?;
+        let Some(node) = self.inventory.borrow().clone() else { return Err(Error::NotReady) };
 
         let _claim = self.locks.claim(&claim.uid).await?;
         // An unprepare that comes from here on waits for the lock, and finds what is done.
@@ -316,26 +291,22 @@ impl Shared {
         }
         // A spec can be left of a record that was moved aside.
         let uid = uid.clone();
-        self.blocking(move |machine| machine.release(&uid)).await
+        let released = self.blocking(move |machine| machine.release(&uid)).await;
+        self.released.send_replace(());
+        released
     }
 
     /// Takes back a claim, whose lock the caller holds.
     async fn release(&self, record: Record) -> Result<(), Error> {
         let _gpus = self.locks.gpus(&record.gpus()).await?;
-        self.blocking(move |machine| machine.release(&record.claim.uid)).await
+        let released = self.blocking(move |machine| machine.release(&record.claim.uid)).await;
+        self.released.send_replace(());
+        released
     }
 
     async fn load(&self, uid: &ClaimUid) -> Result<Option<Record>, Error> {
         let uid = uid.clone();
         self.blocking(move |machine| machine.load(&uid)).await
-    }
-
-    /// The node's devices, waiting for NVML's first answer if need be.
-    async fn node(&self) -> Result<Arc<Node>, Error> {
-        let mut inventory = self.inventory.clone();
-        let known = tokio::time::timeout(INVENTORY_BUDGET, inventory.wait_for(Option::is_some)).await;
-        let node = known.ok().and_then(Result::ok).and_then(|node| node.clone());
-        node.ok_or(Error::NotReady)
     }
 
     /// Runs a step of the machine on a thread that may block. An fsync can take tens of milliseconds on a busy disk, in
@@ -352,43 +323,13 @@ impl Shared {
 
     fn count<T>(&self, operation: &'static str, result: &Result<T, Error>) {
         if let Err(error) = result {
-            self.metrics.failures.get_or_create(&Failure { operation, cause: error.cause() }).inc();
+            self.metrics.failed(operation, error.cause());
         }
         self.count_prepared();
     }
 
     fn count_prepared(&self) {
         self.metrics.prepared.set(i64::try_from(self.machine.prepared().len()).unwrap_or(i64::MAX));
-    }
-}
-
-// === impl Error ===
-
-impl From<LockError> for Error {
-    fn from(error: LockError) -> Self {
-        Self::Record(StoreError::Locks(error))
-    }
-}
-
-impl Error {
-    /// What kind of failure it is, as the metric `claim_failures` labels it: whose turn it is to do something.
-    pub fn cause(&self) -> &'static str {
-        match self {
-            // NVML's, or whoever looks after the node.
-            Self::NotReady => "not_ready",
-            // Of another claim, or of an earlier allocation of this one.
-            Self::Plan(PlanError::InUse { .. }) | Self::Reallocated { .. } => "in_use",
-            // The author's of the claim.
-            Self::Plan(_) => "claim",
-            // Nobody's.
-            Self::CalledOff => "called_off",
-            // A GPU, a device node or a part of the driver is missing.
-            Self::Gone { .. } | Self::Incomplete(_) => "incomplete",
-            // A record or a spec could not be read or written.
-            Self::Newer { .. } | Self::Spec(_) | Self::Record(_) => "files",
-            // Ours.
-            Self::Internal => "internal",
-        }
     }
 }
 

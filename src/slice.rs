@@ -1,8 +1,10 @@
 //! What the node offers, as ResourceSlices: devices → a pool of slices.
 //!
 //! Pure. [`cluster`](crate::cluster) turns a [`Pool`] into objects of whichever API version the server speaks. The same
-//! node gives the same pool, to the byte, so that an unchanged node writes nothing.
+//! node gives the same pool, to the byte, so that an unchanged node writes nothing. What a server does not keep of it is
+//! taken out by [`fallback`].
 
+pub mod fallback;
 mod limits;
 pub mod quantity;
 
@@ -25,6 +27,43 @@ pub struct Pool {
 pub struct Slice {
     /// In the order in which the scheduler shall try them.
     pub devices: Vec<Device>,
+    /// What the devices of the whole pool consume from. A slice has sets or devices, never both: so it is since Kubernetes
+    /// 1.35. The alpha feature of 1.33 and 1.34 wanted them in one slice; to those releases counters are not offered.
+    pub shared_counters: Vec<CounterSet>,
+}
+
+/// What a GPU that is offered whole and in parts has of each thing that they take away from each other.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CounterSet {
+    /// A DNS label, unique in the pool.
+    pub name: String,
+    /// How much there is.
+    pub counters: Counters,
+}
+
+/// Amounts by name, which is a DNS label: `memory-slice-0`.
+pub type Counters = BTreeMap<String, u64>;
+
+/// Why a device is not to be used, or what to know of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Taint {
+    /// A label's name, in the driver's domain.
+    pub key: String,
+    /// A label's value: letters, digits, `-`, `_` and `.`. May be empty.
+    pub value: String,
+    /// What it does to claims that do not tolerate it.
+    pub effect: Effect,
+}
+
+/// What a taint does. When it was added is for the API server to say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Effect {
+    /// Nothing: it informs. Since Kubernetes 1.35.
+    None,
+    /// The device is not allocated any more.
+    NoSchedule,
+    /// And pods that use it are evicted.
+    NoExecute,
 }
 
 /// One device of a slice.
@@ -36,6 +75,10 @@ pub struct Device {
     pub attributes: BTreeMap<&'static str, Value>,
     /// By name, as canonical Kubernetes quantities.
     pub capacity: BTreeMap<&'static str, String>,
+    /// What it takes from counter sets of the pool, by their name.
+    pub consumes_counters: BTreeMap<String, Counters>,
+    /// In any order.
+    pub taints: Vec<Taint>,
 }
 
 /// Lays out a node's devices, sorted by name, within the limits of the API.
@@ -48,21 +91,29 @@ pub fn pool(name: &str, node: &Node) -> Pool {
 
 /// As [`pool`], with or without attributes that are lists.
 pub fn pool_in(form: Form, name: &str, node: &Node) -> Pool {
-    let (devices, _) = devices(node, form);
-    let mut slices: Vec<_> =
-        devices.chunks(limits::DEVICES).map(|devices| Slice { devices: devices.to_vec() }).collect();
-    if slices.is_empty() {
-        slices.push(Slice::default());
-    }
-    Pool { name: name.to_owned(), slices }
+    let (counters, devices, _) = offer(node, form);
+    Pool { name: name.to_owned(), slices: laid_out(&counters, &devices) }
 }
 
 /// What of a node is not in its pool, and why.
-pub fn left_out(node: &Node) -> Vec<LeftOut> {
-    devices(node, Form::Scalar).1
+pub fn left_out(form: Form, node: &Node) -> Vec<LeftOut> {
+    offer(node, form).2
 }
 
-fn devices(node: &Node, form: Form) -> (Vec<Device>, Vec<LeftOut>) {
+/// Sets of counters come first, so that a server that does not keep them is found out before it has a device.
+fn laid_out(counters: &[CounterSet], devices: &[Device]) -> Vec<Slice> {
+    let counters = counters.chunks(limits::COUNTER_SETS);
+    let counters = counters.map(|sets| Slice { shared_counters: sets.to_vec(), ..Slice::default() });
+    let devices = devices.chunks(limits::DEVICES);
+    let devices = devices.map(|devices| Slice { devices: devices.to_vec(), ..Slice::default() });
+    let mut slices: Vec<_> = counters.chain(devices).collect();
+    if slices.is_empty() {
+        slices.push(Slice::default());
+    }
+    slices
+}
+
+fn offer(node: &Node, form: Form) -> (Vec<CounterSet>, Vec<Device>, Vec<LeftOut>) {
     let mut left_out = Vec::new();
     let mut devices = Vec::new();
     for (gpu, attributes) in node.gpus.iter().zip(attribute::of_node(node, form)) {
@@ -71,13 +122,20 @@ fn devices(node: &Node, form: Form) -> (Vec<Device>, Vec<LeftOut>) {
             left_out.push(LeftOut { what: format!("{} ({})", gpu.name, gpu.uuid), why });
         } else if gpu.has_node {
             left_out.extend(attributes.left_out);
-            devices.push(Device { name: gpu.name.clone(), attributes: attributes.values, capacity: capacity(gpu) });
+            devices.push(Device {
+                name: gpu.name.clone(),
+                attributes: attributes.values,
+                capacity: capacity(gpu),
+                consumes_counters: BTreeMap::new(),
+                taints: Vec::new(),
+            });
         }
     }
     devices.sort_by(|a, b| a.name.cmp(&b.name));
-    let (devices, refused) = limits::enforce(devices);
+    // Whole GPUs overlap with nothing.
+    let (counters, devices, refused) = limits::enforce(Vec::new(), devices);
     left_out.extend(refused);
-    (devices, left_out)
+    (counters, devices, left_out)
 }
 
 /// `memory` as NVIDIA's driver publishes it: the whole frame buffer. Absent where CPU and GPU share one memory.
@@ -120,7 +178,7 @@ mod tests {
 
     fn node(numbers: impl IntoIterator<Item = u32>) -> Node {
         let driver = Driver { version: Some("570.148.08".to_owned()), cuda_version: Some(12080) };
-        Node { driver, gpus: numbers.into_iter().map(gpu).collect() }
+        Node { driver, gpus: numbers.into_iter().map(gpu).collect(), ..Node::default() }
     }
 
     fn names(slice: &Slice) -> Vec<&str> {
@@ -145,6 +203,15 @@ mod tests {
         let pool = pool("node-a", &node(0..65));
         assert_eq!(pool.slices.iter().map(|slice| slice.devices.len()).collect::<Vec<_>>(), [64, 1]);
         assert_eq!(names(&pool.slices[1]), ["gpu-64"]);
+    }
+
+    #[test]
+    fn sets_of_counters_stand_before_devices_in_slices_of_their_own() {
+        let set = |number: u32| CounterSet { name: format!("gpu-{number}"), counters: Counters::new() };
+        let (_, devices, _) = offer(&node(0..65), Form::Scalar);
+        let slices = laid_out(&(0..9).map(set).collect::<Vec<_>>(), &devices);
+        let sizes: Vec<_> = slices.iter().map(|slice| (slice.shared_counters.len(), slice.devices.len())).collect();
+        assert_eq!(sizes, [(8, 0), (1, 0), (0, 64), (0, 1)]);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, also in its helpers")]
 
 use std::collections::BTreeSet;
+use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -336,14 +337,35 @@ async fn a_machine_whose_gpus_are_all_gone_publishes_one_empty_slice() {
 #[tokio::test]
 async fn a_driver_that_is_not_loaded_yet_is_tried_again() {
     let machine = Machine::builtin("dgx-h100");
-    let (mut inventory, Views { current, failure, .. }) = machine.inventory();
+    let (mut inventory, Views { current, mut failure, .. }) = machine.inventory();
     machine.fail(vec![fault("nvmlInit", None, 9)]);
     assert!(!inventory.look().await);
     assert!(current.borrow().is_none() && failure.borrow().as_ref().unwrap().contains("DRIVER_NOT_LOADED (9)"));
     machine.fail(vec![]);
     assert!(inventory.look().await);
     assert_eq!(current.borrow().as_ref().unwrap().gpus.len(), 8);
-    assert_eq!(*failure.borrow(), None);
+    assert_eq!(*failure.borrow_and_update(), None);
+    assert!(inventory.look().await);
+    assert!(!failure.has_changed().unwrap(), "a look that succeeds as the last one did is no news");
+}
+
+#[tokio::test]
+async fn where_a_link_leads_is_asked_once_for_as_long_as_it_is_up() {
+    let machine = Machine::builtin("dgx-h100");
+    let (mut inventory, Views { current, .. }) = machine.inventory();
+    assert!(inventory.look().await);
+    let first = current.borrow().clone();
+    let log = machine.host.node().calls_path();
+    fs::write(&log, "").unwrap();
+    let asked = || fs::read_to_string(&log).unwrap().matches("nvmlDeviceGetNvLinkRemoteDeviceType").count();
+    assert!(inventory.look().await);
+    assert_eq!((asked(), current.borrow().clone()), (0, first.clone()));
+
+    machine.update(|state| state.gpus.entry(0).or_default().links = [(3, LinkState::Down)].into());
+    assert!(inventory.look().await);
+    machine.update(|state| state.gpus.clear());
+    assert!(inventory.look().await);
+    assert_eq!((asked(), current.borrow().clone()), (1, first));
 }
 
 #[tokio::test]
@@ -369,9 +391,9 @@ async fn calls_that_hang_take_a_bounded_number_of_threads_and_hold_nobody_up() {
         let error = count(Duration::from_millis(20)).await.unwrap_err();
         assert!(matches!(error, nvml::Error::Deadline { .. }), "{error}");
     }
-    let threads = std::fs::read_dir("/proc/self/task").unwrap().filter(|task| {
+    let threads = fs::read_dir("/proc/self/task").unwrap().filter(|task| {
         let comm = task.as_ref().unwrap().path().join("comm");
-        std::fs::read_to_string(comm).is_ok_and(|name| name.trim() == "nvml")
+        fs::read_to_string(comm).is_ok_and(|name| name.trim() == "nvml")
     });
     assert_eq!(threads.count(), 8);
     machine.fail(vec![]);

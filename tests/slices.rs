@@ -16,7 +16,8 @@ use gpu_dra_plugin::device::attribute::Form;
 use gpu_dra_plugin::device::{
     AddressingMode, DeviceName, Driver, Fabric, Gpu, GpuUuid, Link, Mig, Node, PciAddress, Peer, Place, attribute,
 };
-use gpu_dra_plugin::slice::{Pool, left_out, pool, pool_in};
+use gpu_dra_plugin::slice::fallback::{Extras, without};
+use gpu_dra_plugin::slice::{Device, Pool, left_out, pool, pool_in};
 use proptest::prelude::*;
 use proptest::sample::select;
 use proptest::strategy::ValueTree;
@@ -110,8 +111,12 @@ fn node() -> impl Strategy<Value = Node> {
             if let (true, [first, .., last]) = (twice, &mut gpus[..]) {
                 last.name = first.name.clone();
             }
-            Node { driver: Driver { version, cuda_version }, gpus }
+            Node { driver: Driver { version, cuda_version }, gpus, ..Node::default() }
         })
+}
+
+fn devices(pool: &Pool) -> impl Iterator<Item = &Device> {
+    pool.slices.iter().flat_map(|slice| &slice.devices)
 }
 
 /// What the API of each release has against a pool.
@@ -139,16 +144,22 @@ proptest! {
         let pool = pool("node-a", &node);
         prop_assert_eq!(refusals(&pool), Vec::<String>::new());
 
-        // With lists, only lists can be one too many.
+        // With lists, only lists can be one too many; taken back, the pool is the one without.
         let mut with_lists = pool_in(Form::List, "node-a", &node);
         prop_assert_eq!(refusals(&with_lists), Vec::<String>::new());
-        let mut without = pool.clone();
-        for device in without.slices.iter_mut().chain(&mut with_lists.slices).flat_map(|slice| &mut slice.devices) {
+        let taken_back = without(&with_lists, Extras { lists: true, ..Extras::NONE });
+        for (device, plain) in devices(&taken_back).zip(devices(&pool)) {
+            let missing: Vec<_> = plain.attributes.keys().filter(|name| !device.attributes.contains_key(*name)).collect();
+            prop_assert!(missing.iter().all(|name| **name == "resource.kubernetes.io/numaNode"), "{:?}", missing);
+            prop_assert!(device.attributes.iter().all(|(name, value)| plain.attributes.get(name) == Some(value)));
+        }
+        let mut unlisted = pool.clone();
+        for device in unlisted.slices.iter_mut().chain(&mut with_lists.slices).flat_map(|slice| &mut slice.devices) {
             device.attributes.retain(|name, _| !["nvlinkCliques", "resource.kubernetes.io/numaNode"].contains(name));
         }
-        prop_assert_eq!(with_lists, without);
+        prop_assert_eq!(with_lists, unlisted);
 
-        let devices: Vec<_> = pool.slices.iter().flat_map(|slice| &slice.devices).collect();
+        let devices: Vec<_> = devices(&pool).collect();
         let published: Vec<_> = devices.iter().map(|device| device.name.clone()).collect();
         let usable: BTreeSet<_> = node.gpus.iter().filter(|gpu| !gpu.mig.enabled).map(|gpu| gpu.name.clone()).collect();
         prop_assert_eq!(published, usable.into_iter().collect::<Vec<_>>(), "each once, in order");
@@ -170,7 +181,13 @@ proptest! {
 
     #[test]
     fn what_is_changed_or_missing_is_told(node in node()) {
-        let told: BTreeSet<_> = left_out(&node).into_iter().map(|left_out| left_out.what).collect();
+        let told = |form| left_out(form, &node).into_iter().map(|left_out| left_out.what).collect::<BTreeSet<_>>();
+        let listed = told(Form::List);
+        for device in pool_in(Form::List, "node-a", &node).slices.iter().flat_map(|slice| &slice.devices) {
+            let missing = format!("the attribute nvlinkCliques of {}", device.name);
+            prop_assert_eq!(listed.contains(&missing), !device.attributes.contains_key("nvlinkCliques"), "{}", missing);
+        }
+        let told = told(Form::Scalar);
         for gpu in &node.gpus {
             let Gpu { name, uuid, .. } = gpu;
             let told = |what: &str| told.contains(what);

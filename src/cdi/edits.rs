@@ -9,13 +9,15 @@
 //! A spec is whole or an error. A container that starts with half a driver fails in ways that nobody can read, so what is
 //! missing is named here, and the kubelet tries again.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
+use super::hooks::{Hooks, Link};
 use super::spec::{ContainerEdits, Device, DeviceNode, Kind, Mount, Spec};
-use crate::device::GpuUuid;
+use crate::device::{GpuUuid, PciAddress};
 use crate::host::driver_root::{self, DriverFiles, DriverRoot, Kernel, Library, Mapped, NoLibraries, NotFound};
 use crate::host::node::{self, Devices, NodeError};
+use crate::host::pci;
 
 /// The driver's own nodes, which NVIDIA lists as required beside that of each GPU. Programs open the first two; the third
 /// is for tools (profilers, debuggers), and NVIDIA's driver gives it to every container too.
@@ -40,8 +42,12 @@ pub struct Sources {
     pub devices: Devices,
     /// Candidates, best first; looked through each time.
     pub driver_roots: Vec<DriverRoot>,
-    /// `/sys`, for the kernel's firmware path.
+    /// `/sys`, for what the kernel says of the driver and of its DRM nodes.
     pub sys: PathBuf,
+    /// Who finishes containers.
+    pub hooks: Hooks,
+    /// Whether containers get what the driver has for graphics.
+    pub graphics: bool,
 }
 
 /// A GPU that becomes a CDI device.
@@ -55,6 +61,8 @@ pub struct Target {
     pub uuid: GpuUuid,
     /// `<minor>` of `/dev/nvidia<minor>`.
     pub minor: u32,
+    /// By which its DRM nodes are found.
+    pub pci: PciAddress,
 }
 
 /// What every device of every claim shares, as it is on the host now.
@@ -62,6 +70,8 @@ pub struct Target {
 pub struct Found {
     devices: Devices,
     common: ContainerEdits,
+    drm: BTreeMap<PciAddress, Vec<node::DeviceNode>>,
+    hooks: Hooks,
 }
 
 /// Why a spec cannot be complete.
@@ -93,15 +103,29 @@ pub enum Incomplete {
     },
 }
 
+// === impl Incomplete ===
+
+impl Incomplete {
+    /// Whether what is missing may appear with nobody's help: a driver may be about to be installed, a module to be loaded,
+    /// and udev makes device nodes when the kernel tells it of them.
+    pub fn may_pass(&self) -> bool {
+        match self {
+            Self::Driver(_) | Self::Cuda(_) => true,
+            Self::ControlNode { source, .. } | Self::Gpu { source, .. } => source.may_pass(),
+        }
+    }
+}
+
 // === impl Sources ===
 
 impl Sources {
     /// Looks for the driver's files and the control nodes. Touches the disk.
     pub fn look(&self, driver_version: Option<&str>) -> Result<Found, Incomplete> {
-        let root = driver_root::find(&self.driver_roots).map_err(Incomplete::Driver)?;
         let kernel = Kernel::read(&self.devices.proc, &self.sys);
-        let files = root.files(driver_version, &kernel).map_err(Incomplete::Cuda)?;
-        tracing::debug!(root = %root.host.display(), version = files.version, absent = ?files.absent, "found the driver");
+        let found = driver_root::find(&self.driver_roots, kernel.driver_version.as_deref());
+        let root = found.map_err(Incomplete::Driver)?.root;
+        let files = root.files(driver_version, &kernel, self.graphics).map_err(Incomplete::Cuda)?;
+        tracing::debug!(root = %root.host().display(), version = files.version, absent = ?files.absent, "found the driver");
 
         let mut common = ContainerEdits { env: environment(&files), ..ContainerEdits::default() };
         for &name in CONTROL_NODES {
@@ -112,8 +136,22 @@ impl Sources {
             Ok(node) => common.add_node(node),
             Err(error) => tracing::debug!(%error, "containers get no modeset node"),
         }
-        common.mounts = mounts(files);
-        Ok(Found { devices: self.devices.clone(), common })
+        common.hooks = self.hooks.of(&files);
+        common.mounts = mounts(files, self.hooks.mount_names());
+        let drm = if self.graphics { self.drm() } else { BTreeMap::new() };
+        Ok(Found { devices: self.devices.clone(), common, drm, hooks: self.hooks.clone() })
+    }
+
+    /// The DRM nodes of all GPUs. Those that are not there are left out: compute does without.
+    fn drm(&self) -> BTreeMap<PciAddress, Vec<node::DeviceNode>> {
+        let node = |name: &String| match self.devices.node(&format!("{}{name}", node::DRM)) {
+            Ok(node) => Some(node),
+            Err(error) => {
+                tracing::debug!(%error, "containers do not get a DRM node");
+                None
+            }
+        };
+        pci::drm_names(&self.sys).iter().map(|(gpu, names)| (*gpu, names.iter().filter_map(node).collect())).collect()
     }
 }
 
@@ -123,6 +161,7 @@ impl Found {
     /// The spec of one claim. Targets with one name are one device.
     pub fn spec(&self, kind: Kind, targets: &[Target]) -> Result<Spec, Incomplete> {
         let mut devices: Vec<Device> = Vec::new();
+        let mut common = self.common.clone();
         for target in targets {
             if devices.iter().any(|device| device.name == target.name) {
                 continue;
@@ -134,9 +173,15 @@ impl Found {
             let env = vec![format!("DRA_{variable}_UUID={}", target.uuid)];
             let mut container_edits = ContainerEdits { env, ..ContainerEdits::default() };
             container_edits.add_node(node);
+            let mut links = Vec::new();
+            for node in self.drm.get(&target.pci).into_iter().flatten() {
+                links.extend(by_path(target.pci, &node.name));
+                container_edits.add_node(node.clone());
+            }
+            self.hooks.add_links(&links, &mut common.hooks, &mut container_edits.hooks);
             devices.push(Device { name: target.name.clone(), container_edits });
         }
-        Ok(Spec::new(kind, devices, self.common.clone()))
+        Ok(Spec::new(kind, devices, common))
     }
 }
 
@@ -164,6 +209,14 @@ impl ContainerEdits {
     }
 }
 
+/// The name that udev gives to a DRM node by its GPU's place, which programs choose it by.
+fn by_path(gpu: PciAddress, name: &str) -> Option<Link> {
+    let name = name.strip_prefix(node::DRM)?;
+    let role = if name.starts_with("render") { "render" } else { "card" };
+    let path = format!("/dev/{}by-path/pci-{gpu}-{role}", node::DRM);
+    Some(Link { target: Path::new("..").join(name), path: path.into() })
+}
+
 fn environment(files: &DriverFiles) -> Vec<String> {
     let cuda = files.libraries.iter().filter(|library| library.is_cuda());
     let directories: BTreeSet<_> = cuda.filter_map(|library| library.file.container.parent()).collect();
@@ -172,16 +225,22 @@ fn environment(files: &DriverFiles) -> Vec<String> {
 }
 
 /// All mounts; of several files that would appear at one path in the container, the first found.
-fn mounts(files: DriverFiles) -> Vec<Mount> {
-    let DriverFiles { version: _, libraries, binaries, firmware, sockets, absent: _ } = files;
-    let libraries = libraries.into_iter().flat_map(|Library { file, aliases }| {
-        let names = aliases.into_iter().map({
+fn mounts(files: DriverFiles, names: bool) -> Vec<Mount> {
+    let DriverFiles { version: _, libraries, data, links, binaries, firmware, sockets, absent: _ } = files;
+    let links = links.into_iter().filter(|_| names).filter_map(|(container, name)| {
+        let target = container.with_file_name(name);
+        let host = data.iter().find(|file| file.container == target)?.host.clone();
+        Some(Mapped { host, container })
+    });
+    let links: Vec<_> = links.collect();
+    let libraries = libraries.into_iter().flat_map(|Library { file, soname: _, aliases }| {
+        let names = aliases.into_iter().filter(|_| names).map({
             let host = file.host.clone();
             move |container| Mapped { host: host.clone(), container }
         });
         [file.clone()].into_iter().chain(names).collect::<Vec<_>>()
     });
-    let readable = libraries.chain(binaries).chain(firmware).map(|file| (file, FILE_OPTIONS));
+    let readable = libraries.chain(binaries).chain(firmware).chain(data).chain(links).map(|file| (file, FILE_OPTIONS));
     let sockets = sockets.into_iter().map(|file| (file, SOCKET_OPTIONS));
     let mut taken = BTreeSet::new();
     let unique = readable.chain(sockets).filter(|(file, _)| taken.insert(file.container.clone()));

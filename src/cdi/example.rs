@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use container_device_interface::spec::{Spec, read_spec};
 
-use super::Sources;
-use crate::host::driver_root::example::Tree;
+use super::{Hooks, Sources};
+use crate::host::driver_root::example::{Tree, temporary_directory};
 use crate::host::node::Devices;
 
 pub(crate) struct Machine {
@@ -19,10 +19,11 @@ pub(crate) struct Machine {
 impl Machine {
     /// A driver, all control nodes, and the nodes of two GPUs.
     pub(crate) fn new() -> Self {
-        let directory = tempfile::tempdir().unwrap();
+        let directory = temporary_directory();
         let machine = Self { driver: Tree::debian(), directory };
         fs::create_dir(machine.dev()).unwrap();
         fs::create_dir(machine.proc()).unwrap();
+        fs::create_dir(machine.state("")).unwrap();
         machine.load_uvm_as(510);
         for name in ["nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset", "nvidia0", "nvidia1"] {
             fs::write(machine.dev().join(name), "").unwrap();
@@ -38,23 +39,29 @@ impl Machine {
         self.directory.path().join("proc")
     }
 
+    pub(crate) fn sys(&self) -> PathBuf {
+        self.directory.path().join("sys")
+    }
+
     /// As if the module of nvidia-uvm were loaded anew, and the kernel had given it this major.
     pub(crate) fn load_uvm_as(&self, major: u32) {
-        let drivers = "195 nvidia\n195 nvidiactl\n195 nvidia-modeset";
+        let drivers = "195 nvidia\n195 nvidiactl\n195 nvidia-modeset\n226 drm";
         let table = format!("Character devices:\n{drivers}\n{major} nvidia-uvm\n\nBlock devices:\n");
         fs::write(self.proc().join("devices"), table).unwrap();
     }
 
     /// Where claims and specs go.
     pub(crate) fn state(&self, name: &str) -> PathBuf {
-        self.directory.path().join(name)
+        self.directory.path().join("state").join(name)
     }
 
     pub(crate) fn sources(&self) -> Sources {
         Sources {
             devices: Devices { local: self.dev(), host: "/dev".into(), proc: self.proc(), placeholders: true },
             driver_roots: vec![self.driver.root()],
-            sys: self.directory.path().join("sys"),
+            sys: self.sys(),
+            hooks: Hooks::None,
+            graphics: true,
         }
     }
 }

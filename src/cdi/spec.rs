@@ -50,6 +50,9 @@ pub struct ContainerEdits {
     /// Files and directories to bind-mount.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub mounts: Vec<Mount>,
+    /// Programs that the runtime runs.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub hooks: Vec<Hook>,
     /// Groups that the container's process joins, to reach nodes that are not open to all.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub additional_gids: Vec<u32>,
@@ -80,6 +83,20 @@ pub struct DeviceNode {
     /// Group, if not root.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gid: Option<u32>,
+}
+
+/// A program that the runtime runs as root, on the host, for each container.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Hook {
+    /// When: `createContainer` is after all mounts are made and before the container's root becomes `/`.
+    pub hook_name: &'static str,
+    /// The program, on the host.
+    pub path: PathBuf,
+    /// Its name and its arguments.
+    pub args: Vec<String>,
+    /// Its whole environment. Never empty: runc gives a hook without one the environment of the image.
+    pub env: Vec<String>,
 }
 
 /// A bind mount.

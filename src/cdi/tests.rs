@@ -5,10 +5,14 @@ use std::path::{Path, PathBuf};
 use super::example::{Machine, read_as_runtime};
 use super::*;
 use crate::causes::with_causes;
-use crate::device::GpuUuid;
+use crate::device::{GpuUuid, PciAddress};
 use crate::host::driver_root::DriverRoot;
 
 const CLAIM: &str = "4f1c0f5e-9a3b-4a43-8f0c-2f9f1f0a7b11";
+
+fn pci(number: u32) -> PciAddress {
+    PciAddress::parse(&format!("0000:{number:02x}:00.0")).unwrap()
+}
 
 fn target(number: u32) -> Target {
     Target {
@@ -16,6 +20,7 @@ fn target(number: u32) -> Target {
         device: format!("gpu-{number}"),
         uuid: GpuUuid::parse(&format!("GPU-e86cb44c-6756-fd30-cd4a-1e6da3caf9b{number}")).unwrap(),
         minor: number,
+        pci: pci(number),
     }
 }
 
@@ -62,14 +67,25 @@ fn the_spec_of_one_gpu_under_a_driver_container() {
 }
 
 #[test]
+fn with_our_own_hook_names_are_links_and_one_process_makes_them() {
+    let machine = Machine::new();
+    let sources = Sources { hooks: Hooks::Own("/plugins/gpu-dra-hook".into()), ..machine.sources() };
+    assert_golden("own-hook.json", &written(&machine, &sources, &[target(0)]));
+}
+
+#[test]
+fn with_nvidias_hook_its_commands_are_run_in_its_order() {
+    let machine = Machine::new();
+    let sources = Sources { hooks: Hooks::Nvidia("/usr/bin/nvidia-cdi-hook".into()), ..machine.sources() };
+    assert_golden("nvidia-cdi-hook.json", &written(&machine, &sources, &[target(0)]));
+}
+
+#[test]
 fn the_spec_of_two_gpus_with_a_driver_directory_of_its_own() {
     let machine = Machine::new();
     let mut sources = machine.sources();
-    sources.driver_roots = vec![DriverRoot {
-        host: "/home/kubernetes/bin/nvidia".into(),
-        local: machine.driver.path().to_owned(),
-        container: "/usr/local/nvidia".into(),
-    }];
+    let root = DriverRoot::new("/home/kubernetes/bin/nvidia", machine.driver.path());
+    sources.driver_roots = vec![root.appearing_at("/usr/local/nvidia")];
     sources.devices.host = "/host/dev".into();
     let path = written(&machine, &sources, &[target(0), target(1)]);
     assert_golden("driver-directory-two-gpus.json", &path);
@@ -105,6 +121,57 @@ fn a_container_gets_the_nodes_the_soname_and_the_environment() {
     assert!(env.contains(&"NVIDIA_VISIBLE_DEVICES=void".to_owned()), "{env:?}");
     assert!(env.contains(&format!("DRA_GPU_1_UUID={}", target(1).uuid)), "{env:?}");
     assert!(!env.iter().any(|variable| variable.starts_with("DRA_GPU_0")), "{env:?}");
+}
+
+/// Loads nvidia-drm: the nodes of each GPU, as its PCI device names them, and a connector.
+fn load_drm(machine: &Machine) {
+    fs::create_dir(machine.dev().join("dri")).unwrap();
+    for number in 0..2 {
+        let drm = machine.sys().join("bus/pci/drivers/nvidia").join(pci(number).to_string()).join("drm");
+        for name in [format!("card{number}"), format!("renderD{}", 128 + number)] {
+            fs::create_dir_all(drm.join(&name)).unwrap();
+            fs::write(machine.dev().join("dri").join(name), "").unwrap();
+        }
+        fs::create_dir(drm.join(format!("card{number}-DP-1"))).unwrap();
+    }
+}
+
+#[test]
+fn each_gpu_brings_its_own_drm_nodes_and_their_names_by_place() {
+    let machine = Machine::new();
+    load_drm(&machine);
+    let sources = Sources { hooks: Hooks::Own("/plugins/gpu-dra-hook".into()), ..machine.sources() };
+    let spec = read_as_runtime(&written(&machine, &sources, &[target(1)]));
+    let edits = spec.get_device(&target(1).name).unwrap().edits().container_edits;
+    let nodes = serde_json::to_value(edits.device_nodes).unwrap();
+    let nodes: Vec<_> =
+        nodes.as_array().unwrap().iter().map(|node| (node["path"].as_str().unwrap(), node["minor"].as_i64())).collect();
+    let expected = [("/dev/nvidia1", 1), ("/dev/dri/card1", 1), ("/dev/dri/renderD129", 129)];
+    assert_eq!(nodes, expected.map(|(path, minor)| (path, Some(minor))));
+    let text = fs::read_to_string(writer(&machine).path(CLAIM)).unwrap();
+    assert!(text.contains("../card1=/dev/dri/by-path/pci-0000:01:00.0-card"), "{text}");
+    assert!(text.contains("../renderD129=/dev/dri/by-path/pci-0000:01:00.0-render"), "{text}");
+    assert_eq!(text.matches("createContainer").count(), 1, "{text}");
+    assert!(!text.contains("0000:00:00.0"), "{text}");
+
+    let sources = Sources { hooks: Hooks::Nvidia("/usr/bin/nvidia-cdi-hook".into()), ..machine.sources() };
+    let spec = read_as_runtime(&written(&machine, &sources, &[target(1)]));
+    let hooks = spec.get_device(&target(1).name).unwrap().edits().container_edits.hooks.unwrap();
+    let hooks = serde_json::to_value(hooks).unwrap();
+    assert_eq!(hooks[0]["args"][3], "../card1::/dev/dri/by-path/pci-0000:01:00.0-card");
+
+    let sources = Sources { graphics: false, ..machine.sources() };
+    let spec = read_as_runtime(&written(&machine, &sources, &[target(1)]));
+    let edits = spec.get_device(&target(1).name).unwrap().edits().container_edits;
+    assert_eq!(edits.device_nodes.unwrap().len(), 1);
+}
+
+#[test]
+fn a_drm_node_that_is_missing_is_not_missed() {
+    let machine = Machine::new();
+    load_drm(&machine);
+    fs::remove_dir_all(machine.dev().join("dri")).unwrap();
+    written(&machine, &machine.sources(), &[target(0)]);
 }
 
 #[test]
@@ -202,4 +269,23 @@ fn specs_of_others_are_neither_read_nor_listed() {
     writer.remove(CLAIM).unwrap();
     assert!(!writer.exists(CLAIM));
     assert_eq!(fs::read_dir(machine.state("cdi")).unwrap().count(), 3);
+}
+
+/// Whoever opened one of them would wait for a writer for ever.
+#[test]
+fn a_write_opens_no_spec_of_another_claim_however_many_there_are() {
+    let machine = Machine::new();
+    let writer = writer(&machine);
+    for number in 0..1000 {
+        let path = writer.path(&format!("other-{number}"));
+        rustix::fs::mknodat(rustix::fs::CWD, path, rustix::fs::FileType::Fifo, 0o644.into(), 0).unwrap();
+    }
+    let spec = machine.sources().look(None).unwrap().spec(writer.kind().clone(), &[target(0)]).unwrap();
+    let (done, finished) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let written = writer.write(CLAIM, &spec).unwrap() && writer.exists(CLAIM);
+        writer.remove(CLAIM).unwrap();
+        done.send(written).unwrap();
+    });
+    assert_eq!(finished.recv_timeout(std::time::Duration::from_secs(60)), Ok(true));
 }

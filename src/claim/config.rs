@@ -1,11 +1,16 @@
 //! Opaque parameters of a claim or a DeviceClass: `resource.nvidia.com/v1beta1`, as NVIDIA's driver has it.
 //!
 //! Decoding is strict, for a misspelt field that is silently ignored is a request that is silently not met. What is
-//! absent and optional gets NVIDIA's default; what is half-filled is a default or an error with the field's path.
+//! absent, null or optional gets NVIDIA's default; what is half-filled is a default or an error with the field's path.
+
+mod document;
+mod mps;
 
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
-use serde_json::{Map, Value};
+use serde_json::Value;
+
+pub use document::Wrong;
+pub use mps::{MemoryLimit, Mps, Percentage};
 
 const API_VERSION: &str = "resource.nvidia.com/v1beta1";
 
@@ -25,6 +30,7 @@ pub enum Config {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct GpuConfig {
     /// How containers share the GPU; absent means that nothing is arranged.
+    #[serde(default, deserialize_with = "document::object")]
     pub sharing: Option<GpuSharing>,
 }
 
@@ -33,11 +39,14 @@ pub struct GpuConfig {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct GpuSharing {
     /// Which of the ways.
+    #[serde(deserialize_with = "document::word")]
     pub strategy: SharingStrategy,
     /// For `TimeSlicing`.
+    #[serde(default, deserialize_with = "document::object")]
     pub time_slicing_config: Option<TimeSlicing>,
-    /// For `MPS`; decoded by what carries it out.
-    pub mps_config: Option<Map<String, Value>>,
+    /// For `MPS`.
+    #[serde(default, deserialize_with = "document::object")]
+    pub mps_config: Option<Mps>,
 }
 
 /// Ways to share a device.
@@ -55,6 +64,7 @@ pub enum SharingStrategy {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct TimeSlicing {
     /// How long each may run; absent means `Default`.
+    #[serde(default, deserialize_with = "document::optional_word")]
     pub interval: Option<Interval>,
 }
 
@@ -74,6 +84,7 @@ pub enum Interval {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct MigDeviceConfig {
     /// How containers share the device; absent means that nothing is arranged.
+    #[serde(default, deserialize_with = "document::object")]
     pub sharing: Option<MigSharing>,
 }
 
@@ -82,9 +93,11 @@ pub struct MigDeviceConfig {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct MigSharing {
     /// Which of the ways.
+    #[serde(deserialize_with = "document::word")]
     pub strategy: SharingStrategy,
-    /// For `MPS`; decoded by what carries it out.
-    pub mps_config: Option<Map<String, Value>>,
+    /// For `MPS`.
+    #[serde(default, deserialize_with = "document::object")]
+    pub mps_config: Option<Mps>,
 }
 
 /// `VfioDeviceConfig`.
@@ -92,6 +105,7 @@ pub struct MigSharing {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct VfioDeviceConfig {
     /// How the virtual machine's memory is mapped.
+    #[serde(default, deserialize_with = "document::object")]
     pub iommu: Option<Iommu>,
 }
 
@@ -99,7 +113,8 @@ pub struct VfioDeviceConfig {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Iommu {
-    /// Which kernel interface; absent means `LegacyOnly`.
+    /// Which kernel interface; absent means `LegacyOnly`, and so does the empty text that Go programs write for it.
+    #[serde(default, deserialize_with = "document::word_or_empty")]
     pub backend_policy: Option<BackendPolicy>,
     /// Add `/dev/vfio/vfio` or `/dev/iommu`; absent means no.
     #[serde(rename = "enableAPIDevice")]
@@ -116,15 +131,21 @@ pub enum BackendPolicy {
     PreferIommuFd,
 }
 
-/// Why a document cannot be used.
+/// Why a document cannot be used. The message quotes no more of it than fits a pod's event.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
     /// Not an object.
     #[error("the parameters are not a JSON object")]
     NotAnObject,
-    /// `apiVersion` or `kind` absent or not text.
+    /// Not JSON, or with two fields of one name.
+    #[error("{0}")]
+    Document(Wrong),
+    /// `apiVersion` or `kind` is absent.
     #[error("{0}: missing")]
     Missing(&'static str),
+    /// `apiVersion` or `kind` is not text.
+    #[error("{0}: not a string")]
+    NotText(&'static str),
     /// An API or a kind that is not ours.
     #[error(
         "{api_version} {kind} is not known; known are GpuConfig, MigDeviceConfig and VfioDeviceConfig of {API_VERSION}"
@@ -136,34 +157,61 @@ pub enum ConfigError {
         kind: String,
     },
     /// A field that is not right.
-    #[error("{kind}: {path}{message}")]
+    #[error("{kind}: {wrong}")]
     Field {
         /// `kind`
-        kind: String,
-        /// Where in the document, followed by a colon; empty for the document itself.
-        path: String,
-        /// What is wrong.
-        message: String,
+        kind: &'static str,
+        /// Where, and what is wrong.
+        wrong: Wrong,
     },
 }
 
 // === impl Config ===
 
 impl Config {
-    /// Decodes one document.
-    pub fn decode(parameters: &Value) -> Result<Self, ConfigError> {
-        let Value::Object(document) = parameters else { return Err(ConfigError::NotAnObject) };
-        let mut document = document.clone();
+    /// Decodes the text of one document.
+    pub fn decode(parameters: &str) -> Result<Self, ConfigError> {
+        let Value::Object(mut document) = document::read(parameters).map_err(ConfigError::Document)? else {
+            return Err(ConfigError::NotAnObject);
+        };
         let mut text = |name| match document.remove(name) {
-            Some(Value::String(text)) => Ok(text),
-            _ => Err(ConfigError::Missing(name)),
+            Some(Value::String(text)) if !text.is_empty() => Ok(text),
+            Some(Value::String(_) | Value::Null) | None => Err(ConfigError::Missing(name)),
+            Some(_) => Err(ConfigError::NotText(name)),
         };
         let (api_version, kind) = (text("apiVersion")?, text("kind")?);
-        match (api_version.as_str(), kind.as_str()) {
-            (API_VERSION, "GpuConfig") => fields(kind, document).map(Self::Gpu),
-            (API_VERSION, "MigDeviceConfig") => fields(kind, document).map(Self::Mig),
-            (API_VERSION, "VfioDeviceConfig") => fields(kind, document).map(Self::Vfio),
-            _ => Err(ConfigError::Unknown { api_version, kind }),
+        let document = Value::Object(document);
+        let (kind, config) = match (api_version.as_str(), kind.as_str()) {
+            (API_VERSION, "GpuConfig") => ("GpuConfig", document::decode(document).map(Self::Gpu)),
+            (API_VERSION, "MigDeviceConfig") => ("MigDeviceConfig", document::decode(document).map(Self::Mig)),
+            (API_VERSION, "VfioDeviceConfig") => ("VfioDeviceConfig", document::decode(document).map(Self::Vfio)),
+            _ => {
+                let [api_version, kind] = [api_version, kind].map(|text| document::quoted(&text));
+                return Err(ConfigError::Unknown { api_version, kind });
+            }
+        };
+        let config = config.and_then(|config| match config.contradiction() {
+            Some((path, strategy)) => Err(Wrong::new(path, &format!("not for the strategy {strategy}"))),
+            None => Ok(config),
+        });
+        config.map_err(|wrong| ConfigError::Field { kind, wrong })
+    }
+
+    /// The field that belongs to another strategy than the one chosen, which would have no effect.
+    fn contradiction(&self) -> Option<(&'static str, SharingStrategy)> {
+        let (strategy, time_slices, mps) = match self {
+            Self::Gpu(GpuConfig { sharing: Some(sharing) }) => {
+                (sharing.strategy, sharing.time_slicing_config.is_some(), sharing.mps_config.is_some())
+            }
+            Self::Mig(MigDeviceConfig { sharing: Some(sharing) }) => {
+                (sharing.strategy, false, sharing.mps_config.is_some())
+            }
+            _ => return None,
+        };
+        match strategy {
+            SharingStrategy::TimeSlicing if mps => Some(("sharing.mpsConfig", strategy)),
+            SharingStrategy::Mps if time_slices => Some(("sharing.timeSlicingConfig", strategy)),
+            SharingStrategy::TimeSlicing | SharingStrategy::Mps => None,
         }
     }
 
@@ -188,131 +236,5 @@ impl std::fmt::Display for SharingStrategy {
     }
 }
 
-fn fields<T: DeserializeOwned>(kind: String, document: Map<String, Value>) -> Result<T, ConfigError> {
-    serde_path_to_error::deserialize(Value::Object(document)).map_err(|error| {
-        let path = match error.path().to_string().as_str() {
-            "." => String::new(),
-            path => format!("{path}: "),
-        };
-        ConfigError::Field { kind, path, message: error.inner().to_string() }
-    })
-}
-
 #[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-    use serde_json::json;
-
-    use super::*;
-
-    fn decode(kind: &str, mut fields: Value) -> Result<Config, ConfigError> {
-        fields["apiVersion"] = API_VERSION.into();
-        fields["kind"] = kind.into();
-        Config::decode(&fields)
-    }
-
-    #[test]
-    fn what_is_optional_may_be_absent_empty_or_null() {
-        let time_slicing = |config| {
-            let sharing =
-                GpuSharing { strategy: SharingStrategy::TimeSlicing, time_slicing_config: config, mps_config: None };
-            Config::Gpu(GpuConfig { sharing: Some(sharing) })
-        };
-        let cases = [
-            ("GpuConfig", json!({}), Config::Gpu(GpuConfig::default())),
-            ("GpuConfig", json!({"sharing": null}), Config::Gpu(GpuConfig::default())),
-            ("GpuConfig", json!({"sharing": {"strategy": "TimeSlicing"}}), time_slicing(None)),
-            (
-                "GpuConfig",
-                json!({"sharing": {"strategy": "TimeSlicing", "timeSlicingConfig": {}}}),
-                time_slicing(Some(TimeSlicing::default())),
-            ),
-            (
-                "GpuConfig",
-                json!({"sharing": {"strategy": "TimeSlicing", "timeSlicingConfig": {"interval": "Long"}}}),
-                time_slicing(Some(TimeSlicing { interval: Some(Interval::Long) })),
-            ),
-            ("MigDeviceConfig", json!({}), Config::Mig(MigDeviceConfig::default())),
-            (
-                "VfioDeviceConfig",
-                json!({"iommu": {}}),
-                Config::Vfio(VfioDeviceConfig { iommu: Some(Iommu::default()) }),
-            ),
-        ];
-        for (kind, fields, expected) in cases {
-            assert_eq!(decode(kind, fields.clone()), Ok(expected), "{kind} {fields}");
-        }
-    }
-
-    #[test]
-    fn what_is_wrong_is_named_by_its_path() {
-        let cases = [
-            ("GpuConfig", json!({"sharng": {}}), "GpuConfig: sharng: unknown field `sharng`, expected `sharing`"),
-            ("GpuConfig", json!({"sharing": {}}), "GpuConfig: sharing: missing field `strategy`"),
-            (
-                "GpuConfig",
-                json!({"sharing": []}),
-                "GpuConfig: sharing: invalid length 0, expected struct GpuSharing with 3 elements",
-            ),
-            (
-                "GpuConfig",
-                json!({"sharing": {"strategy": "Fair"}}),
-                "GpuConfig: sharing.strategy: unknown variant `Fair`, expected `TimeSlicing` or `MPS`",
-            ),
-            (
-                "GpuConfig",
-                json!({"sharing": {"strategy": "TimeSlicing", "timeSlicingConfig": {"interval": 3}}}),
-                "GpuConfig: sharing.timeSlicingConfig.interval: invalid type: integer `3`, expected string or map",
-            ),
-            (
-                "MigDeviceConfig",
-                json!({"sharing": {"strategy": "MPS", "timeSlicingConfig": {}}}),
-                "MigDeviceConfig: sharing.timeSlicingConfig: unknown field `timeSlicingConfig`, expected `strategy` or `mpsConfig`",
-            ),
-            (
-                "VfioDeviceConfig",
-                json!({"iommu": {"enableAPIDevice": "yes"}}),
-                "VfioDeviceConfig: iommu.enableAPIDevice: invalid type: string \"yes\", expected a boolean",
-            ),
-            (
-                "ComputeDomainChannelConfig",
-                json!({}),
-                "resource.nvidia.com/v1beta1 ComputeDomainChannelConfig is not known; known are GpuConfig, \
-                 MigDeviceConfig and VfioDeviceConfig of resource.nvidia.com/v1beta1",
-            ),
-        ];
-        for (kind, fields, expected) in cases {
-            assert_eq!(decode(kind, fields.clone()).unwrap_err().to_string(), expected, "{kind} {fields}");
-        }
-        assert_eq!(Config::decode(&json!([])), Err(ConfigError::NotAnObject));
-        assert_eq!(Config::decode(&json!({"kind": "GpuConfig"})), Err(ConfigError::Missing("apiVersion")));
-        assert_eq!(Config::decode(&json!({"apiVersion": API_VERSION, "kind": 1})), Err(ConfigError::Missing("kind")));
-    }
-
-    fn any_json() -> BoxedStrategy<Value> {
-        let leaf = prop_oneof![
-            Just(Value::Null),
-            any::<bool>().prop_map(Value::from),
-            any::<i64>().prop_map(Value::from),
-            "[a-zA-Z]{0,12}".prop_map(Value::from),
-            Just(Value::from("TimeSlicing")),
-        ];
-        let keys = ["sharing", "strategy", "timeSlicingConfig", "interval", "mpsConfig", "iommu", "other"];
-        let documents = leaf.prop_recursive(4, 24, 4, move |inner| {
-            let map = prop::collection::btree_map(prop::sample::select(keys.to_vec()), inner, 0..4);
-            map.prop_map(|map| map.into_iter().map(|(key, value)| (key.to_owned(), value)).collect())
-        });
-        documents.boxed()
-    }
-
-    proptest! {
-        #[test]
-        fn no_document_is_a_panic(kind in "GpuConfig|MigDeviceConfig|VfioDeviceConfig", fields in any_json()) {
-            if fields.is_object() {
-                let _ = decode(&kind, fields);
-            } else {
-                prop_assert!(Config::decode(&fields).is_err());
-            }
-        }
-    }
-}
+mod tests;

@@ -34,7 +34,7 @@ pub(crate) fn mk_gpu(number: u32) -> Gpu {
 
 pub(crate) fn mk_node(gpus: u32) -> Node {
     let driver = Driver { version: Some("580.105.08".to_owned()), cuda_version: None };
-    Node { driver, gpus: (0..gpus).map(mk_gpu).collect() }
+    Node { driver, gpus: (0..gpus).map(mk_gpu).collect(), absent: Vec::new() }
 }
 
 pub(crate) fn mk_uid(text: &str) -> ClaimUid {
@@ -61,5 +61,5 @@ pub(crate) fn mk_claim(uid: &str, results: &[(&str, &str)]) -> Claim {
 pub(crate) fn mk_config(requests: &[&str], kind: &str, mut fields: Value) -> OpaqueConfig {
     fields["apiVersion"] = json!("resource.nvidia.com/v1beta1");
     fields["kind"] = json!(kind);
-    OpaqueConfig { requests: requests.iter().map(ToString::to_string).collect(), parameters: fields }
+    OpaqueConfig { requests: requests.iter().map(ToString::to_string).collect(), parameters: fields.to_string() }
 }

@@ -9,12 +9,14 @@
 //! The steps are apart because of what happens between them: a repeated prepare needs only the first, and the GPUs are
 //! locked before the last.
 
+mod configs;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use super::config::{Config, ConfigError, GpuConfig, SharingStrategy};
-use super::{AllocationResult, Claim, ClaimName, ClaimUid, OpaqueConfig};
+use super::config::{ConfigError, SharingStrategy};
+use super::{AllocationResult, Claim, ClaimName, ClaimUid};
 use crate::device::{DeviceName, GpuUuid, Node};
 
 /// What is to be done for a claim.
@@ -77,7 +79,8 @@ pub struct Holder {
     pub usage: Usage,
 }
 
-/// Why a claim cannot be prepared as it is. Trying again does not help until the claim, the node or another claim changes.
+/// Why a claim cannot be prepared as it is. Trying again does not help until the claim, the node or another claim changes;
+/// [`InUse`](Self::InUse) and [`Absent`](Self::Absent) are those where that may happen by itself.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PlanError {
     /// No result names our driver.
@@ -101,6 +104,12 @@ pub enum PlanError {
         /// What there is.
         has: Vec<DeviceName>,
     },
+    /// The node had it, and may have it again.
+    #[error("the GPU {device} is gone from the node")]
+    Absent {
+        /// The name in the allocation.
+        device: String,
+    },
     /// The GPU is partitioned.
     #[error("{device} cannot be used as a whole GPU: MIG mode is on")]
     Partitioned {
@@ -108,12 +117,12 @@ pub enum PlanError {
         device: DeviceName,
     },
     /// Another claim has it.
-    #[error("{device} is in use by claim {holder}")]
+    #[error("{device} is in use by claim {}", .holder.name)]
     InUse {
         /// The device.
         device: String,
         /// The claim that holds it.
-        holder: ClaimName,
+        holder: Holder,
     },
     /// A configuration cannot be read.
     #[error("configuration {number} of the claim: {error}")]
@@ -163,7 +172,7 @@ impl Plan {
             for other in others {
                 if !device.wanted.usage.goes_with(other.usage) {
                     let device = device.wanted.device.clone();
-                    return Err(PlanError::InUse { device, holder: other.name.clone() });
+                    return Err(PlanError::InUse { device, holder: other.clone() });
                 }
             }
         }
@@ -189,7 +198,7 @@ impl Usage {
 
 /// Plans a claim against the devices of this node's pool.
 pub fn plan(claim: &Claim, pool: &str, node: &Node) -> Result<Plan, PlanError> {
-    check_configs(claim)?;
+    configs::check(claim)?;
     let wanted = wanted(claim);
     if wanted.is_empty() {
         return Err(PlanError::Nothing);
@@ -223,50 +232,17 @@ fn find(wanted: Wanted, pool: &str, node: &Node) -> Result<Planned, PlanError> {
         return Err(PlanError::Pool { device: wanted.device, pool: wanted.pool, ours: pool.to_owned() });
     }
     let Some(gpu) = node.gpus.iter().find(|gpu| gpu.name.as_str() == wanted.device) else {
+        let device = wanted.device;
+        if node.absent.iter().any(|name| name.as_str() == device) {
+            return Err(PlanError::Absent { device });
+        }
         let has = node.gpus.iter().map(|gpu| gpu.name.clone()).collect();
-        return Err(PlanError::Unknown { device: wanted.device, has });
+        return Err(PlanError::Unknown { device, has });
     };
     if gpu.mig.enabled && wanted.usage != Usage::Admin {
         return Err(PlanError::Partitioned { device: gpu.name.clone() });
     }
     Ok(Planned { wanted, gpu: gpu.uuid.clone() })
-}
-
-/// Decodes all configurations, and refuses what those ask for that apply. For each result the last one that applies
-/// counts: the claim's come after its class's.
-fn check_configs(claim: &Claim) -> Result<(), PlanError> {
-    let mut effective: Vec<Option<GpuConfig>> = vec![None; claim.results.len()];
-    for (index, opaque) in claim.configs.iter().enumerate() {
-        let number = index + 1;
-        let config = Config::decode(&opaque.parameters).map_err(|error| PlanError::Config { number, error })?;
-        for (result, effective) in claim.results.iter().zip(&mut effective) {
-            let named = opaque.names(result);
-            match &config {
-                Config::Gpu(config) if named || opaque.requests.is_empty() => *effective = Some(config.clone()),
-                Config::Mig(_) | Config::Vfio(_) if named => {
-                    let (request, device) = (result.request.clone(), result.device.clone());
-                    return Err(PlanError::WrongKind { number, kind: config.kind(), request, device });
-                }
-                // For other requests, or for other types of device wherever the claim has some.
-                Config::Gpu(_) | Config::Mig(_) | Config::Vfio(_) => {}
-            }
-        }
-    }
-    for (result, config) in claim.results.iter().zip(effective) {
-        if let Some(sharing) = config.and_then(|config| config.sharing) {
-            return Err(PlanError::Sharing { device: result.device.clone(), strategy: sharing.strategy });
-        }
-    }
-    Ok(())
-}
-
-// === impl OpaqueConfig ===
-
-impl OpaqueConfig {
-    /// Whether it names the request of a result, in full (`main/sub`) or by its base name (`main`).
-    fn names(&self, result: &AllocationResult) -> bool {
-        self.requests.iter().any(|request| *request == result.request || request == result.base_request())
-    }
 }
 
 fn list(names: &[DeviceName]) -> String {
@@ -278,17 +254,11 @@ fn list(names: &[DeviceName]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
-    use super::super::example::{POOL, mk_claim, mk_config, mk_node, mk_uid, mk_uuid};
+    use super::super::example::{POOL, mk_claim, mk_node, mk_uid, mk_uuid};
     use super::*;
 
     fn refusal(claim: &Claim) -> String {
         plan(claim, POOL, &mk_node(2)).unwrap_err().to_string()
-    }
-
-    fn sharing() -> serde_json::Value {
-        json!({"sharing": {"strategy": "TimeSlicing", "timeSlicingConfig": {}}})
     }
 
     #[test]
@@ -315,6 +285,28 @@ mod tests {
     }
 
     #[test]
+    fn results_are_one_if_pool_device_and_share_are_the_same() {
+        let result = |pool: &str, device: &str, share: Option<&str>| {
+            let mut result = mk_claim("a", &[("main", device)]).results.remove(0);
+            (result.pool, result.share_id) = (pool.to_owned(), share.map(str::to_owned));
+            result
+        };
+        let whole = result("a", "gpu-0", None);
+        let cases = [
+            (result("a", "gpu-0", None), 1),
+            (result("b", "gpu-0", None), 2),
+            (result("a", "gpu-1", None), 2),
+            (result("a", "gpu-0", Some("one")), 2),
+        ];
+        for (other, expected) in cases {
+            let claim = Claim { results: vec![whole.clone(), other.clone(), whole.clone()], ..mk_claim("a", &[]) };
+            let wanted = wanted(&claim);
+            assert_eq!(wanted.len(), expected, "{other:?}");
+            assert!(wanted.iter().all(|wanted| wanted.requests == ["main"]), "{other:?}");
+        }
+    }
+
+    #[test]
     fn real_use_outweighs_admin_access_to_the_same_device() {
         let mut claim = mk_claim("a", &[("a", "gpu-0"), ("b", "gpu-0")]);
         claim.results[0].admin_access = true;
@@ -328,6 +320,9 @@ mod tests {
         assert_eq!(refusal(&mk_claim("a", &[("main", "gpu-9")])), expected);
         let error = plan(&mk_claim("a", &[("main", "gpu-0")]), POOL, &Node::default()).unwrap_err();
         assert_eq!(error.to_string(), "the node has no device gpu-0; it has none");
+        let node = Node { absent: vec![DeviceName::gpu(0)], ..Node::default() };
+        let error = plan(&mk_claim("a", &[("main", "gpu-0")]), POOL, &node).unwrap_err();
+        assert_eq!(error.to_string(), "the GPU gpu-0 is gone from the node");
         let mut claim = mk_claim("a", &[("main", "gpu-0")]);
         claim.results[0].pool = "node-b".into();
         assert_eq!(refusal(&claim), "gpu-0 was allocated from the pool node-b, but this node's pool is node-a");
@@ -372,44 +367,5 @@ mod tests {
         let holder = Holder { uid: mk_uid("b"), name, usage: Usage::Exclusive };
         let error = plan.admit(&mk_uid("a"), &Holders::from([(mk_uuid(0), vec![holder])])).unwrap_err();
         assert_eq!(error.to_string(), "gpu-0 is in use by claim team/b");
-    }
-
-    #[test]
-    fn configurations_count_where_they_apply() {
-        let shared = "gpu-0: sharing with the strategy TimeSlicing is not supported by this version of the driver";
-        let plain = json!({});
-        let cases = [
-            (vec![], None),
-            (vec![mk_config(&[], "GpuConfig", plain.clone())], None),
-            (vec![mk_config(&[], "GpuConfig", sharing())], Some(shared)),
-            (vec![mk_config(&["main/big"], "GpuConfig", sharing())], Some(shared)),
-            (vec![mk_config(&["main"], "GpuConfig", sharing())], Some(shared)),
-            (vec![mk_config(&["main/small"], "GpuConfig", sharing())], None),
-            (vec![mk_config(&["elsewhere"], "GpuConfig", sharing())], None),
-            // The later one replaces the earlier one.
-            (vec![mk_config(&[], "GpuConfig", sharing()), mk_config(&["main"], "GpuConfig", plain.clone())], None),
-            // For MIG devices, of which this claim has none.
-            (vec![mk_config(&[], "MigDeviceConfig", json!({"sharing": {"strategy": "MPS"}}))], None),
-            (
-                vec![mk_config(&[], "GpuConfig", plain), mk_config(&["main"], "VfioDeviceConfig", json!({}))],
-                Some(
-                    "configuration 2 of the claim: VfioDeviceConfig names the request main/big, which was given the \
-                     whole GPU gpu-0",
-                ),
-            ),
-            (
-                vec![mk_config(&["elsewhere"], "GpuConfig", json!({"sharing": {"stategy": "MPS"}}))],
-                Some(
-                    "configuration 1 of the claim: GpuConfig: sharing.stategy: unknown field `stategy`, expected one of \
-                     `strategy`, `timeSlicingConfig`, `mpsConfig`",
-                ),
-            ),
-        ];
-        for (configs, expected) in cases {
-            let mut claim = mk_claim("a", &[("main/big", "gpu-0")]);
-            claim.configs = configs;
-            let message = plan(&claim, POOL, &mk_node(1)).err().map(|error| error.to_string());
-            assert_eq!(message.as_deref(), expected, "{:?}", claim.configs);
-        }
     }
 }

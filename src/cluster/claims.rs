@@ -2,22 +2,23 @@
 //!
 //! A claim is read from the API server, never from a cache: an allocation that is seconds old decides which GPU a
 //! container gets. The kubelet repeats a failed prepare only after 60 to 90 s, so what passes by itself is waited out
-//! here, within a budget. The answer is input like any other: types are checked, and sizes that no API server would
-//! have stored are refused.
+//! here, for as long as the caller says. The answer is input like any other: types are checked, and sizes that no API
+//! server would have stored are refused.
+//!
+//! The kubelet asks for a prepare only for a pod that the claim is reserved for. A prepare that comes late can find the
+//! claim as it was left after that pod: gone, replaced, not allocated, or reserved for nobody. Nobody would unprepare it.
 
 use std::time::Duration;
 
 use backon::{BackoffBuilder, ExponentialBuilder};
 use serde::Deserialize;
 use serde_json::Value;
+use serde_json::value::RawValue;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::request::RequestError;
 use super::{Cluster, is_name};
 use crate::claim::{AllocationResult, Claim, ClaimName, ClaimUid, OpaqueConfig};
-
-/// For reading one claim, repeats included. Of the kubelet's 45 s for a prepare, that leaves more than half to the GPU.
-const BUDGET: Duration = Duration::from_secs(20);
 
 /// Between attempts, from and to; each is drawn out at random to at most double.
 const PAUSES: [Duration; 2] = [Duration::from_millis(250), Duration::from_secs(2)];
@@ -51,6 +52,12 @@ pub enum ClaimError {
     /// The scheduler has not chosen devices, or has taken them back.
     #[error("claim {claim} is not allocated; delete the pod so that it is scheduled again")]
     NotAllocated {
+        /// Its name.
+        claim: String,
+    },
+    /// Allocated, but no pod is to use it: the last one that was is gone.
+    #[error("claim {claim} is not reserved for any pod any more; delete the pod so that it is scheduled again")]
+    NotReserved {
         /// Its name.
         claim: String,
     },
@@ -104,9 +111,13 @@ struct Metadata {
 }
 
 #[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
 struct Status {
     #[serde(default)]
     allocation: Option<Allocation>,
+    /// For which pods is the kubelet's to know.
+    #[serde(default)]
+    reserved_for: Option<Vec<Value>>,
 }
 
 #[derive(Deserialize)]
@@ -115,13 +126,14 @@ struct Allocation {
     devices: Option<Devices>,
 }
 
-/// Entries of other drivers are none of our business, not even whether they are well-formed.
+/// Entries of other drivers are none of our business, not even whether they are well-formed. Configs are kept as they
+/// are written: what a [`Value`] no longer shows, a field that is there twice, is for their decoder to judge.
 #[derive(Default, Deserialize)]
 struct Devices {
     #[serde(default)]
     results: Option<Vec<Value>>,
     #[serde(default)]
-    config: Option<Vec<Value>>,
+    config: Option<Vec<Box<RawValue>>>,
 }
 
 #[derive(Deserialize)]
@@ -146,7 +158,18 @@ struct ConfigEntry {
 
 #[derive(Deserialize)]
 struct Opaque {
-    parameters: Value,
+    parameters: Box<RawValue>,
+}
+
+/// Of a config, whom it is for.
+#[derive(Deserialize)]
+struct Addressed {
+    opaque: Addressee,
+}
+
+#[derive(Deserialize)]
+struct Addressee {
+    driver: String,
 }
 
 /// Who wrote a config. In the order in which they apply: the later overrides the earlier.
@@ -159,18 +182,37 @@ enum Source {
 // === impl Cluster ===
 
 impl Cluster {
-    /// Reads a claim live and keeps what is ours. Takes at most about 20 s, waiting out what passes by itself.
-    pub async fn claim(&self, name: &ClaimName, uid: &ClaimUid) -> Result<Claim, ClaimError> {
+    /// Reads a claim live and keeps what is ours. Waits until `deadline` for what passes by itself.
+    pub async fn claim(&self, name: &ClaimName, uid: &ClaimUid, deadline: Instant) -> Result<Claim, ClaimError> {
         if !is_name(&name.namespace) || !is_name(&name.name) {
             // No API server could have stored it, and a path must not be built from it.
             return Err(ClaimError::NotFound { claim: name.name.clone() });
         }
-        let document = self.fetch(name).await?;
-        parse(document, name, uid, &self.driver)
+        let document = self.fetch(name, deadline).await?;
+        parse(&document, name, uid, &self.driver)
     }
 
-    async fn fetch(&self, name: &ClaimName) -> Result<Value, ClaimError> {
-        let deadline = Instant::now() + BUDGET;
+    /// Whether a claim is certainly gone: deleted, or another has taken its name. Asks once; an answer that says neither
+    /// that it is nor that it is not is an error.
+    pub async fn is_gone(&self, name: &ClaimName, uid: &ClaimUid) -> Result<bool, RequestError> {
+        if !is_name(&name.namespace) || !is_name(&name.name) {
+            // Nobody can be asked for it.
+            return Ok(false);
+        }
+        let document = match self.fetch_once(name).await {
+            Ok(document) => document,
+            Err(error) if error.is_object_missing() => return Ok(true),
+            Err(error) => return Err(error),
+        };
+        let document: Value = serde_json::from_str(document.get()).unwrap_or_default();
+        let metadata = &document["metadata"];
+        match metadata["uid"].as_str() {
+            Some(found) if !found.is_empty() && metadata["name"] == *name.name => Ok(found != uid.as_str()),
+            _ => Err(RequestError::Missing("claim")),
+        }
+    }
+
+    async fn fetch(&self, name: &ClaimName, deadline: Instant) -> Result<Box<RawValue>, ClaimError> {
         let [min, max] = PAUSES;
         let backoff = ExponentialBuilder::new().with_min_delay(min).with_max_delay(max).with_jitter();
         let mut pauses = backoff.without_max_times().build();
@@ -191,11 +233,11 @@ impl Cluster {
         }
     }
 
-    async fn fetch_once(&self, claim: &ClaimName) -> Result<Value, RequestError> {
+    async fn fetch_once(&self, claim: &ClaimName) -> Result<Box<RawValue>, RequestError> {
         let ClaimName { namespace, name } = claim;
         let version = self.negotiated.get(&self.requests).await?;
         let path = version.path(&format!("namespaces/{namespace}/resourceclaims/{name}"));
-        let answer = self.requests.get(&path).await;
+        let answer = self.requests.get_text(&path).await;
         if answer.as_ref().is_err_and(RequestError::is_path_missing) {
             self.negotiated.forget(version);
         }
@@ -215,6 +257,7 @@ impl ClaimError {
             Self::NotFound { .. }
             | Self::Replaced { .. }
             | Self::NotAllocated { .. }
+            | Self::NotReserved { .. }
             | Self::NotOurs { .. }
             | Self::Malformed { .. } => "claim",
         }
@@ -243,20 +286,22 @@ fn brief(error: &RequestError) -> String {
 }
 
 /// Takes from a ResourceClaim what is ours.
-fn parse(document: Value, name: &ClaimName, uid: &ClaimUid, driver: &str) -> Result<Claim, ClaimError> {
+fn parse(document: &RawValue, name: &ClaimName, uid: &ClaimUid, driver: &str) -> Result<Claim, ClaimError> {
     let claim = || name.name.clone();
     let malformed = |what: String| {
         let what = what.chars().take(MAX_WHAT).collect();
         ClaimError::Malformed { claim: claim(), what }
     };
-    let document: Document = serde_json::from_value(document).map_err(|error| malformed(error.to_string()))?;
+    let document: Document = serde_json::from_str(document.get()).map_err(|error| malformed(error.to_string()))?;
     if document.metadata.uid != uid.as_str() {
         return Err(ClaimError::Replaced { claim: claim() });
     }
-    let allocation = document.status.and_then(|status| status.allocation);
-    let Some(allocation) = allocation else {
+    let Some(Status { allocation: Some(allocation), reserved_for }) = document.status else {
         return Err(ClaimError::NotAllocated { claim: claim() });
     };
+    if reserved_for.is_none_or(|consumers| consumers.is_empty()) {
+        return Err(ClaimError::NotReserved { claim: claim() });
+    }
     let devices = allocation.devices.unwrap_or_default();
     let results = results(devices.results.unwrap_or_default(), driver).map_err(malformed)?;
     if results.is_empty() {
@@ -292,29 +337,31 @@ fn result(index: usize, entry: Value) -> Result<AllocationResult, String> {
     })
 }
 
-fn configs(entries: Vec<Value>, driver: &str) -> Result<Vec<OpaqueConfig>, String> {
+fn configs(entries: Vec<Box<RawValue>>, driver: &str) -> Result<Vec<OpaqueConfig>, String> {
     if entries.len() > MAX_CONFIGS {
         return Err(format!("{} configs, {MAX_CONFIGS} are allowed", entries.len()));
     }
-    let ours = |(_, entry): &(usize, Value)| entry["opaque"]["driver"] == driver;
-    let configs = entries.into_iter().enumerate().filter(ours).map(|(index, entry)| config(index, entry));
+    let ours = |(_, entry): &(usize, Box<RawValue>)| {
+        serde_json::from_str::<Addressed>(entry.get()).is_ok_and(|entry| entry.opaque.driver == driver)
+    };
+    let configs = entries.into_iter().enumerate().filter(ours).map(|(index, entry)| config(index, &entry));
     let mut configs: Vec<_> = configs.collect::<Result<_, _>>()?;
     // The allocator stores them so already; what overrides what must not depend on that.
     configs.sort_by_key(|(source, _)| *source);
     Ok(configs.into_iter().map(|(_, config)| config).collect())
 }
 
-fn config(index: usize, entry: Value) -> Result<(Source, OpaqueConfig), String> {
-    let entry: ConfigEntry = serde_json::from_value(entry).map_err(|error| format!("config[{index}]: {error}"))?;
+fn config(index: usize, entry: &RawValue) -> Result<(Source, OpaqueConfig), String> {
+    let entry: ConfigEntry = serde_json::from_str(entry.get()).map_err(|error| format!("config[{index}]: {error}"))?;
     let requests = entry.requests.unwrap_or_default();
     if requests.len() > MAX_RESULTS {
         return Err(format!("config[{index}].requests: {} names, {MAX_RESULTS} are allowed", requests.len()));
     }
-    let parameters = entry.opaque.parameters;
-    if parameters.to_string().len() > MAX_PARAMETERS {
+    let parameters = entry.opaque.parameters.get();
+    if parameters.len() > MAX_PARAMETERS {
         return Err(format!("config[{index}].opaque.parameters: more than {MAX_PARAMETERS} bytes"));
     }
-    Ok((entry.source, OpaqueConfig { requests, parameters }))
+    Ok((entry.source, OpaqueConfig { requests, parameters: parameters.to_owned() }))
 }
 
 #[cfg(test)]

@@ -123,7 +123,7 @@ mod tests {
         tokio::spawn(axum::serve(listener, app).into_future());
         let cluster = Cluster::connect(&settings(file.path())).await.unwrap();
         let name = ClaimName { namespace: "default".into(), name: "a".into() };
-        cluster.claim(&name, &ClaimUid::parse("u").unwrap()).await.unwrap_err();
+        cluster.is_gone(&name, &ClaimUid::parse("u").unwrap()).await.unwrap_err();
         let head = heads.recv().await.unwrap();
         assert_eq!(head["user-agent"], AGENT);
         assert_eq!(head["authorization"], "Bearer t");

@@ -1,4 +1,4 @@
-//! A few lines of API server in this process, for tests of this room.
+//! A few lines of API server in this process, for tests.
 //!
 //! It has no sockets, so that tests can let time fly, and no rules but preconditions and field selectors.
 
@@ -18,34 +18,36 @@ use tokio::time::Sleep;
 
 use super::Cluster;
 
-pub(super) const DRIVER: &str = "gpu.nvidia.com";
-pub(super) const NODE: &str = "node-a";
+pub(crate) const DRIVER: &str = "gpu.nvidia.com";
+pub(crate) const NODE: &str = "node-a";
 
 /// Time flies when nothing else is left to do, so this only has to be longer than anything is meant to take.
-pub(super) const PATIENCE: Duration = Duration::from_secs(24 * 3600);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(24 * 3600);
 
 /// Clones are one server.
 #[derive(Clone)]
-pub(super) struct Fake {
+pub(crate) struct Fake {
     state: Arc<watch::Sender<State>>,
 }
 
-pub(super) struct State {
+pub(crate) struct State {
     /// Versions of resource.k8s.io; empty takes the group away.
-    pub(super) served: Vec<&'static str>,
+    pub(crate) served: Vec<&'static str>,
     /// The node's UID.
-    pub(super) node_uid: String,
+    pub(crate) node_uid: String,
     /// As stored, by name, in the shape of the version that wrote them.
-    pub(super) slices: BTreeMap<String, Value>,
+    pub(crate) slices: BTreeMap<String, Value>,
     /// By path below the version.
-    pub(super) claims: BTreeMap<String, Value>,
+    pub(crate) claims: BTreeMap<String, Value>,
     /// Events, as created.
-    pub(super) events: Vec<Value>,
-    /// `METHOD path` of every request, without the query.
-    pub(super) log: Vec<String>,
+    pub(crate) events: Vec<Value>,
+    /// `METHOD path` of every request, without the query; dry runs begin with `DRY`.
+    pub(crate) log: Vec<String>,
     fault: Script,
     /// What the server does to a slice before it stores it.
-    pub(super) mutate: fn(&mut Value),
+    pub(crate) mutate: fn(&mut Value),
+    /// What it then has against the slice, if anything.
+    pub(crate) refuse: fn(&Value) -> Option<String>,
     version: u64,
     history: Vec<(u64, Bytes)>,
     watches: Vec<mpsc::UnboundedSender<Bytes>>,
@@ -54,7 +56,7 @@ pub(super) struct State {
 /// What happens to a request (as it stands in the log, where it is the last) instead of an answer; `None` lets it pass.
 type Script = Arc<dyn Fn(&State, &str) -> Option<Fault> + Send + Sync>;
 
-pub(super) enum Fault {
+pub(crate) enum Fault {
     Refuse,
     Hang,
     Answer { code: u16, headers: &'static [(&'static str, &'static str)], body: &'static str },
@@ -75,7 +77,7 @@ enum ReplyBody {
 // === impl Fake ===
 
 impl Fake {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let state = State {
             served: vec!["v1", "v1beta2", "v1beta1"],
             node_uid: "node-uid-1".into(),
@@ -85,6 +87,7 @@ impl Fake {
             log: Vec::new(),
             fault: Arc::new(|_, _| None),
             mutate: |_| {},
+            refuse: |_| None,
             version: 100,
             history: Vec::new(),
             watches: Vec::new(),
@@ -92,7 +95,7 @@ impl Fake {
         Self { state: Arc::new(watch::Sender::new(state)) }
     }
 
-    pub(super) fn cluster(&self) -> Cluster {
+    pub(crate) fn cluster(&self) -> Cluster {
         let fake = self.clone();
         let service = tower::service_fn(move |request: Request<Body>| {
             let fake = fake.clone();
@@ -101,19 +104,19 @@ impl Fake {
         Cluster::new(kube::Client::new(service, "default"), DRIVER, NODE)
     }
 
-    pub(super) fn change(&self, change: impl FnOnce(&mut State)) {
+    pub(crate) fn change(&self, change: impl FnOnce(&mut State)) {
         self.state.send_modify(change);
     }
 
-    pub(super) fn on_request(&self, script: impl Fn(&State, &str) -> Option<Fault> + Send + Sync + 'static) {
+    pub(crate) fn on_request(&self, script: impl Fn(&State, &str) -> Option<Fault> + Send + Sync + 'static) {
         self.change(|state| state.fault = Arc::new(script));
     }
 
-    pub(super) fn look<T>(&self, look: impl FnOnce(&State) -> T) -> T {
+    pub(crate) fn look<T>(&self, look: impl FnOnce(&State) -> T) -> T {
         look(&self.state.borrow())
     }
 
-    pub(super) async fn until(&self, condition: impl FnMut(&State) -> bool) {
+    pub(crate) async fn until(&self, condition: impl FnMut(&State) -> bool) {
         let mut state = self.state.subscribe();
         tokio::time::timeout(PATIENCE, state.wait_for(condition)).await.expect("it never happened").unwrap();
     }
@@ -125,7 +128,7 @@ impl Fake {
         let mut reply = None;
         let mut fault = None;
         self.state.send_modify(|state| {
-            let line = format!("{} {path}", head.method);
+            let line = format!("{}{} {path}", if query.contains("dryRun=All") { "DRY " } else { "" }, head.method);
             state.log.push(line.clone());
             fault = state.fault.clone()(state, &line);
             if fault.is_none() {
@@ -145,17 +148,17 @@ impl Fake {
 // === impl State ===
 
 impl State {
-    pub(super) fn count(&self, prefix: &str) -> usize {
+    pub(crate) fn count(&self, prefix: &str) -> usize {
         self.log.iter().filter(|line| line.starts_with(prefix)).count()
     }
 
-    pub(super) fn writes(&self) -> usize {
+    pub(crate) fn writes(&self) -> usize {
         let slices = "/apis/resource.k8s.io/";
         ["POST", "PUT", "DELETE"].into_iter().map(|method| self.count(&format!("{method} {slices}"))).sum()
     }
 
     /// Stores a slice as anybody could, and tells the watches.
-    pub(super) fn store(&mut self, name: &str, mut slice: Value) -> Value {
+    pub(crate) fn store(&mut self, name: &str, mut slice: Value) -> Value {
         self.version += 1;
         let kind = if self.slices.contains_key(name) { "MODIFIED" } else { "ADDED" };
         slice["metadata"]["name"] = name.into();
@@ -169,24 +172,24 @@ impl State {
     }
 
     /// Removes a slice as anybody could, and tells the watches.
-    pub(super) fn remove(&mut self, name: &str) {
+    pub(crate) fn remove(&mut self, name: &str) {
         let slice = self.slices.remove(name).unwrap();
         self.version += 1;
         self.tell("DELETED", &slice);
     }
 
-    pub(super) fn wipe(&mut self) {
+    pub(crate) fn wipe(&mut self) {
         for name in self.slices.keys().cloned().collect::<Vec<_>>() {
             self.remove(&name);
         }
     }
 
-    pub(super) fn is_watched(&self) -> bool {
+    pub(crate) fn is_watched(&self) -> bool {
         self.watches.iter().any(|watch| !watch.is_closed())
     }
 
     /// Ends all watches before their time.
-    pub(super) fn cut_watches(&mut self) {
+    pub(crate) fn cut_watches(&mut self) {
         self.watches.clear();
     }
 
@@ -221,7 +224,7 @@ impl State {
             Method::POST => {
                 assert_eq!(body["apiVersion"], format!("resource.k8s.io/{version}"));
                 let prefix = body["metadata"]["generateName"].as_str().unwrap().to_owned();
-                self.write(&format!("{prefix}{:05}", self.version), body, 201)
+                self.write(&format!("{prefix}{:05}", self.version), query, body, 201)
             }
             _ => {
                 let Some(stored) = self.slices.get(name) else { return status(404, name) };
@@ -232,7 +235,7 @@ impl State {
                     return status(409, name);
                 }
                 if *method == Method::PUT {
-                    return self.write(name, body, 200);
+                    return self.write(name, query, body, 200);
                 }
                 self.remove(name);
                 status(200, name)
@@ -240,8 +243,14 @@ impl State {
         }
     }
 
-    fn write(&mut self, name: &str, mut slice: Value, code: u16) -> Reply {
+    fn write(&mut self, name: &str, query: &str, mut slice: Value, code: u16) -> Reply {
         (self.mutate)(&mut slice);
+        if let Some(message) = (self.refuse)(&slice) {
+            return Reply::Whole(422, json!({"code": 422, "message": message, "details": {"name": name}}));
+        }
+        if query.contains("dryRun=All") {
+            return Reply::Whole(code, slice);
+        }
         Reply::Whole(code, self.store(name, slice))
     }
 

@@ -11,9 +11,6 @@ use tokio::time::{Instant, timeout};
 
 use super::Cluster;
 
-/// Between two Events. What happens more often is a state, and has a metric.
-const AT_MOST_EVERY: Duration = Duration::from_secs(60);
-
 /// For one attempt. It holds up whoever reports, who has better things to do.
 const ANSWER: Duration = Duration::from_secs(3);
 
@@ -24,17 +21,19 @@ const MAX_NOTE: usize = 1024;
 const MAX_INSTANCE: usize = 128;
 
 /// Writes Events about the Node.
-pub(super) struct NodeEvents {
+pub struct NodeEvents {
     recorder: Recorder,
     node: ObjectReference,
+    action: &'static str,
     last: Option<Instant>,
 }
 
-// === impl NodeEvents ===
+// === impl Cluster ===
 
-impl NodeEvents {
-    pub(super) fn new(cluster: &Cluster) -> Self {
-        let Cluster { requests, driver, node, .. } = cluster;
+impl Cluster {
+    /// For Events about what somebody does: a word like `Publish`.
+    pub fn node_events(&self, action: &'static str) -> NodeEvents {
+        let Self { requests, driver, node, .. } = self;
         let reporter =
             Reporter { controller: driver.clone(), instance: Some(shortened(node, MAX_INSTANCE).to_owned()) };
         let node = ObjectReference {
@@ -46,28 +45,38 @@ impl NodeEvents {
             uid: Some(node.clone()),
             ..ObjectReference::default()
         };
-        Self { recorder: Recorder::new(requests.client().clone(), reporter), node, last: None }
+        NodeEvents { recorder: Recorder::new(requests.client().clone(), reporter), node, action, last: None }
     }
+}
 
-    /// Reports a trouble. `reason` is one word in CamelCase, `note` a sentence, which may be cut.
-    pub(super) async fn warn(&mut self, reason: &str, note: &str) {
+// === impl NodeEvents ===
+
+impl NodeEvents {
+    /// Between two Events. What happens more often is a state, and has a metric.
+    pub const AT_MOST_EVERY: Duration = Duration::from_secs(60);
+
+    /// Reports a trouble. `reason` is one word in CamelCase, `note` a sentence, which may be cut. Answers
+    /// whether it was taken.
+    pub async fn warn(&mut self, reason: &str, note: &str) -> bool {
         let now = Instant::now();
-        if self.last.is_some_and(|last| now.duration_since(last) < AT_MOST_EVERY) {
-            return;
+        if self.last.is_some_and(|last| now.duration_since(last) < Self::AT_MOST_EVERY) {
+            return false;
         }
         self.last = Some(now);
         let event = Event {
             type_: EventType::Warning,
             reason: reason.to_owned(),
             note: Some(shortened(note, MAX_NOTE).to_owned()),
-            action: "Publish".to_owned(),
+            action: self.action.to_owned(),
             secondary: None,
         };
-        match timeout(ANSWER, self.recorder.publish(&event, &self.node)).await {
+        let published = timeout(ANSWER, self.recorder.publish(&event, &self.node)).await;
+        match &published {
             Ok(Ok(())) => {}
-            Ok(Err(error)) => tracing::debug!(error = &error as &dyn std::error::Error, "cannot write an Event"),
+            Ok(Err(error)) => tracing::debug!(error = error as &dyn std::error::Error, "cannot write an Event"),
             Err(_) => tracing::debug!("the API server did not take an Event in time"),
         }
+        matches!(published, Ok(Ok(())))
     }
 }
 

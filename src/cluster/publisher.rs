@@ -10,6 +10,11 @@
 //!          └─────────────────────────────────────┘                                      and versions are asked for
 //! ```
 //!
+//! Not every server keeps lists, counters and taints, and a slice without them can offer one GPU twice, or a sick one as
+//! healthy. So a slice that has some goes to a server that is not known to keep them as a dry run first, which stores
+//! nothing, and every answer to a write is compared with what was sent. What is lost changes what is wanted
+//! ([`fallback`]), and the next look begins at once.
+//!
 //! There is no cache to be stale: every decision is made on a list that is as new as the server has it, and a pool
 //! counts as accepted when such a list shows nothing left to do. The watch only says when to look again, and starts
 //! where the list ended: whatever it reports was done by somebody else.
@@ -18,51 +23,36 @@
 //! They go with the Node, which owns them.
 
 mod budget;
+mod known;
 mod metrics;
+mod pauses;
 mod report;
+mod watching;
 
 use std::time::Duration;
 
-use backon::{BackoffBuilder, ExponentialBuilder};
 use http::Method;
 use serde_json::Value;
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::time::{Instant, sleep};
 
-use super::node_events::NodeEvents;
-use super::request::{Events, RequestError};
+use super::request::RequestError;
 use super::slices::{self, Adopted, Change, Owner, Plan};
 use super::version::Version;
 use super::{Cluster, wire};
-use crate::slice::Pool;
+use crate::slice::fallback::{self, Extras};
+use crate::slice::{Pool, Slice};
 use budget::Budget;
+use known::Known;
 pub use metrics::Metrics;
 use metrics::{Outcome, Verb, Write};
+use pauses::{AFTER_DISTURBANCE, AFTER_ERROR, Pauses};
 pub use report::Published;
 use report::Report;
-
-/// Before another look after an error, from and to; each is drawn out at random to at most double.
-const AFTER_ERROR: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(30)];
-
-/// Before another look after somebody touched our slices. A kubelet that wipes them does so one by one, so a moment's
-/// patience spares a round; one that wipes them again and again is not fought.
-const AFTER_DISTURBANCE: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(30)];
+use watching::Wake;
 
 /// A watch without an event for so long means that whoever disturbed us has stopped.
 const QUIET: Duration = Duration::from_secs(60);
-
-/// How long a watch lasts, drawn anew each time so that the nodes of a cluster do not list all at once. Listing again
-/// after that also finds what a stalled watch did not report.
-const WATCH_SECONDS: [u64; 2] = [240, 360];
-
-/// What the server may be early or late with ending a watch. One that ends it before that is going down, maybe for an
-/// upgrade, and is asked anew for the versions that it serves; one that does not end it has stalled.
-const WATCH_SLACK: u64 = 15;
-
-/// The longest that a server may tell us to wait. It is asked seldom enough by then.
-const MAX_RETRY_AFTER: Duration = Duration::from_secs(60);
-
-type Pauses = <ExponentialBuilder as BackoffBuilder>::Backoff;
 
 /// Publishes the pool of one node.
 pub struct Publisher {
@@ -72,6 +62,7 @@ pub struct Publisher {
     metrics: Metrics,
     budget: Budget,
     adopted: Adopted,
+    known: Known,
     /// The UID of the Node object when it was last looked up.
     node_uid: Option<String>,
 }
@@ -82,19 +73,10 @@ enum Look {
     Settled { version: Version, resource_version: String, generation: u64 },
     /// Something was written; another look will tell.
     Written,
+    /// The server does not keep all of it, so less is wanted.
+    Lost,
     /// There is more to write than the budget allows now.
     Throttled(Duration),
-}
-
-/// Why a watch ended.
-enum Wake {
-    WantedChanged,
-    /// Somebody touched our slices.
-    Disturbed,
-    /// Its time was up.
-    Expired,
-    /// The server ended it before.
-    Ended,
 }
 
 /// A list of slices, in the shape of `v1`.
@@ -114,7 +96,7 @@ impl Publisher {
         wanted: watch::Receiver<Option<Pool>>,
         metrics: Metrics,
     ) -> (Self, watch::Receiver<Published>) {
-        let (report, accepted) = Report::new(metrics.clone(), NodeEvents::new(&cluster));
+        let (report, accepted) = Report::new(metrics.clone(), [(); 2].map(|()| cluster.node_events("Publish")));
         let this = Self {
             cluster,
             wanted,
@@ -122,6 +104,7 @@ impl Publisher {
             metrics,
             budget: Budget::default(),
             adopted: Adopted::default(),
+            known: Known::default(),
             node_uid: None,
         };
         (this, accepted)
@@ -129,9 +112,9 @@ impl Publisher {
 
     /// Runs until the sender of the wanted pool is gone. May be dropped at any time: the next one continues.
     pub async fn run(mut self) {
-        let mut errors = pauses(AFTER_ERROR);
-        let mut broken_watches = pauses(AFTER_ERROR);
-        let mut disturbances = pauses(AFTER_DISTURBANCE);
+        let mut errors = Pauses::new(AFTER_ERROR);
+        let mut broken_watches = Pauses::new(AFTER_ERROR);
+        let mut disturbances = Pauses::new(AFTER_DISTURBANCE);
         // Whether this very pool was written, or somebody else was faster, and it was not found settled since.
         let (mut just_written, mut just_raced) = (false, false);
         while let Ok(changed) = self.wanted.has_changed() {
@@ -145,7 +128,7 @@ impl Publisher {
             let (version, resource_version) = match self.look(&pool).await {
                 Ok(Look::Settled { version, resource_version, generation }) => {
                     (just_written, just_raced) = (false, false);
-                    errors = pauses(AFTER_ERROR);
+                    errors = Pauses::new(AFTER_ERROR);
                     self.report.accepted(generation);
                     (version, resource_version)
                 }
@@ -153,9 +136,13 @@ impl Publisher {
                     // What was written a moment ago should be right now. If not, somebody is at it.
                     if just_written {
                         self.report.contested().await;
-                        sleep(next(&mut disturbances)).await;
+                        sleep(disturbances.next()).await;
                     }
                     just_written = true;
+                    continue;
+                }
+                Ok(Look::Lost) => {
+                    just_written = false;
                     continue;
                 }
                 Ok(Look::Throttled(pause)) => {
@@ -166,63 +153,106 @@ impl Publisher {
                 }
                 Err(error) if error.is_race() && !just_written && !just_raced => {
                     just_raced = true;
-                    sleep(next(&mut disturbances)).await;
+                    sleep(disturbances.next()).await;
                     continue;
                 }
                 Err(error) => {
                     self.report.failed(&error).await;
-                    sleep(pause_after(&error, &mut errors)).await;
+                    sleep(errors.after(&error)).await;
                     continue;
                 }
             };
             let start = Instant::now();
-            let wake = self.watch(version, &resource_version).await;
+            let wake = watching::wait(&self.cluster, &mut self.wanted, version, &resource_version).await;
             if start.elapsed() >= QUIET {
-                disturbances = pauses(AFTER_DISTURBANCE);
+                disturbances = Pauses::new(AFTER_DISTURBANCE);
             }
             // That watches break every now and then is no reason to look away for longer and longer.
             if start.elapsed() >= AFTER_ERROR[1] {
-                broken_watches = pauses(AFTER_ERROR);
+                broken_watches = Pauses::new(AFTER_ERROR);
             }
             match wake {
                 Ok(Wake::WantedChanged) => {}
-                Ok(Wake::Disturbed) => sleep(next(&mut disturbances)).await,
+                Ok(Wake::Disturbed) => sleep(disturbances.next()).await,
                 // The Node too is looked at from time to time. Created anew it has another UID, and the cluster is about
                 // to delete what belonged to the old one.
-                Ok(Wake::Expired) => self.node_uid = None,
+                Ok(Wake::Expired) => {
+                    self.node_uid = None;
+                    self.known.watch_expired();
+                }
                 Ok(Wake::Ended) => {
+                    self.known.watch_ended();
                     self.cluster.negotiated.forget(version);
-                    sleep(next(&mut broken_watches)).await;
+                    sleep(broken_watches.next()).await;
                 }
                 Err(error) => {
                     // The slices were right a moment ago; whether they still are is for the next look to say.
                     tracing::warn!(error = &error as &dyn std::error::Error, "the watch of ResourceSlices broke");
+                    self.known.watch_ended();
                     self.cluster.negotiated.forget(version);
-                    sleep(pause_after(&error, &mut broken_watches)).await;
+                    sleep(broken_watches.after(&error)).await;
                 }
             }
         }
     }
 
     /// Compares what is there with what should be, and writes the difference.
-    async fn look(&mut self, pool: &Pool) -> Result<Look, RequestError> {
-        self.adopted.keep(pool.slices.len());
+    async fn look(&mut self, wanted: &Pool) -> Result<Look, RequestError> {
+        self.adopted.keep(wanted.slices.len());
         self.count_altered();
         let listed = self.list().await?;
-        let plan = self.plan(pool, &listed.slices).await?;
-        if plan.changes.is_empty() {
-            let Listed { version, resource_version, .. } = listed;
-            return Ok(Look::Settled { version, resource_version, generation: plan.generation });
+        self.known.speaks(listed.version);
+        let (pool, plan) = loop {
+            let pool = fallback::without(wanted, self.known.lost());
+            let plan = self.plan(&pool, &listed.slices).await?;
+            if !self.ask(listed.version, &pool, &plan.changes).await? {
+                break (pool, plan);
+            }
+        };
+        let outcome = self.write_all(&pool, &listed, plan).await?;
+        if !matches!(outcome, Look::Lost) {
+            let reduced = Extras::of_pool(wanted) & self.known.lost();
+            self.report.reduced(reduced, &fallback::withdrawn(wanted, &pool)).await;
         }
-        let pause = self.budget.wait_for(plan.changes.len(), Instant::now());
+        Ok(outcome)
+    }
+
+    /// Asks what the server would make of slices with extras that it is not known to keep: a dry run stores nothing. True
+    /// if it keeps less.
+    async fn ask(&mut self, version: Version, pool: &Pool, changes: &[Change]) -> Result<bool, RequestError> {
+        for change in changes {
+            let Some(slice) = change.slice_of(pool).filter(|slice| self.known.is_new(slice)) else { continue };
+            let is_loss = match self.send(version, change, true).await {
+                Ok(answer) => self.known.answered(slice, slices::lost(change.body(), &answer)),
+                Err(error) if self.known.loses(known::refused(slice, &error)) => true,
+                // An admission webhook may not know dry runs; all else the write will meet as well.
+                Err(error) if error.is_unfit() => false,
+                Err(error) => return Err(error),
+            };
+            if is_loss {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    async fn write_all(&mut self, pool: &Pool, listed: &Listed, plan: Plan) -> Result<Look, RequestError> {
+        let Plan { generation, changes } = plan;
+        if changes.is_empty() {
+            let resource_version = listed.resource_version.clone();
+            return Ok(Look::Settled { version: listed.version, resource_version, generation });
+        }
+        let pause = self.budget.wait_for(changes.len(), Instant::now());
         if !pause.is_zero() {
             return Ok(Look::Throttled(pause));
         }
-        for change in plan.changes {
+        for change in changes {
             if !self.budget.wait_for(1, Instant::now()).is_zero() {
                 break;
             }
-            self.write(listed.version, change).await?;
+            if self.write(listed.version, &change, change.slice_of(pool)).await? {
+                return Ok(Look::Lost);
+            }
         }
         Ok(Look::Written)
     }
@@ -251,7 +281,7 @@ impl Publisher {
     async fn list(&self) -> Result<Listed, RequestError> {
         let version = self.cluster.negotiated.get(&self.cluster.requests).await?;
         let path = version.path(&format!("resourceslices?{}", self.cluster.selector()));
-        let mut list = self.served(version, self.cluster.requests.get(&path).await)?;
+        let mut list = self.cluster.served(version, self.cluster.requests.get(&path).await)?;
         let resource_version = list["metadata"]["resourceVersion"].as_str().map(str::to_owned);
         let Value::Array(items) = list["items"].take() else {
             return Err(RequestError::Missing("list of items"));
@@ -268,74 +298,54 @@ impl Publisher {
         })
     }
 
-    async fn write(&mut self, version: Version, change: Change) -> Result<(), RequestError> {
-        let path = |name: &str| version.path(&format!("resourceslices/{name}"));
-        let (verb, method, path, index, object) = match change {
-            Change::Delete { name, options } => (Verb::delete, Method::DELETE, path(&name), None, options),
-            Change::Update { name, index, object } => (Verb::update, Method::PUT, path(&name), Some(index), object),
-            Change::Create { index, object } => {
-                (Verb::create, Method::POST, version.path("resourceslices"), Some(index), object)
-            }
-        };
-        let body = if index.is_some() { wire::to_wire(version, object.clone()) } else { object.clone() };
+    /// True if the server does not keep all extras of the slice.
+    async fn write(&mut self, version: Version, change: &Change, slice: Option<&Slice>) -> Result<bool, RequestError> {
         self.budget.spend(Instant::now());
-        let result = self.cluster.requests.send(method, &path, Some(&body)).await;
+        let result = self.send(version, change, false).await;
+        let verb = Verb::of(change);
         let gone = verb == Verb::delete && result.as_ref().is_err_and(RequestError::is_object_missing);
         let outcome = if gone { Outcome::ok } else { Outcome::of(&result) };
         self.metrics.writes.get_or_create(&Write { verb, result: outcome }).inc();
         if gone {
-            return Ok(());
+            return Ok(false);
         }
-        let answer = wire::from_wire(version, self.served(version, result)?);
+        let answer = match (result, slice) {
+            (Err(error), Some(slice)) if self.known.loses(known::refused(slice, &error)) => return Ok(true),
+            (result, _) => result?,
+        };
         let name = answer["metadata"]["name"].as_str().unwrap_or_default();
-        tracing::info!(?verb, slice = name, path, "wrote a ResourceSlice");
-        if let Some(index) = index {
-            let altered: Vec<_> = self.adopted.compare(index, &object, &answer).into_iter().collect();
-            self.count_altered();
-            if !altered.is_empty() {
-                self.report.altered(name, &altered).await;
-            }
+        tracing::info!(?verb, slice = name, %version, "wrote a ResourceSlice");
+        let (Some(index), Some(slice)) = (change.index(), slice) else { return Ok(false) };
+        if self.known.answered(slice, slices::lost(change.body(), &answer)) {
+            return Ok(true);
         }
-        Ok(())
+        let altered: Vec<_> = self.adopted.compare(index, change.body(), &answer).into_iter().collect();
+        self.count_altered();
+        if !altered.is_empty() {
+            self.report.altered(name, &altered).await;
+        }
+        Ok(false)
+    }
+
+    /// Makes the request for a change. The answer to one that is not a deletion is a slice in the shape of `v1`.
+    async fn send(&self, version: Version, change: &Change, dry_run: bool) -> Result<Value, RequestError> {
+        let path = |name: &str| version.path(&format!("resourceslices/{name}"));
+        let (method, mut path, body) = match change {
+            Change::Delete { name, options } => (Method::DELETE, path(name), options.clone()),
+            Change::Update { name, object, .. } => (Method::PUT, path(name), wire::to_wire(version, object.clone())),
+            Change::Create { object, .. } => {
+                (Method::POST, version.path("resourceslices"), wire::to_wire(version, object.clone()))
+            }
+        };
+        if dry_run {
+            path.push_str("?dryRun=All");
+        }
+        let answer = self.cluster.served(version, self.cluster.requests.send(method, &path, Some(&body)).await)?;
+        Ok(wire::from_wire(version, answer))
     }
 
     fn count_altered(&self) {
         self.metrics.altered.set(i64::try_from(self.adopted.count()).unwrap_or(i64::MAX));
-    }
-
-    /// Waits until there is a reason to look again.
-    async fn watch(&mut self, version: Version, resource_version: &str) -> Result<Wake, RequestError> {
-        let [min, max] = WATCH_SECONDS;
-        let seconds = min + random() % (max - min);
-        let selector = self.cluster.selector();
-        let path = version.path(&format!(
-            "resourceslices?watch=true&allowWatchBookmarks=true&timeoutSeconds={seconds}\
-             &resourceVersion={resource_version}&{selector}"
-        ));
-        let start = Instant::now();
-        let [early, late] = [seconds.saturating_sub(WATCH_SLACK), seconds + WATCH_SLACK].map(Duration::from_secs);
-        let opened = tokio::select! {
-            _ = self.wanted.changed() => return Ok(Wake::WantedChanged),
-            opened = self.cluster.requests.watch(&path) => opened,
-        };
-        let mut events = self.served(version, opened)?;
-        tokio::select! {
-            _ = self.wanted.changed() => Ok(Wake::WantedChanged),
-            disturbed = timeout_at(start + late, disturbed(&mut events)) => match disturbed {
-                Ok(Ok(true)) => Ok(Wake::Disturbed),
-                Ok(Ok(false)) if start.elapsed() < early => Ok(Wake::Ended),
-                Ok(Ok(false)) | Err(_) => Ok(Wake::Expired),
-                Ok(Err(error)) => Err(error),
-            },
-        }
-    }
-
-    /// Forgets the version that was negotiated when the server turns out not to serve it any more.
-    fn served<T>(&self, version: Version, result: Result<T, RequestError>) -> Result<T, RequestError> {
-        if result.as_ref().is_err_and(RequestError::is_path_missing) {
-            self.cluster.negotiated.forget(version);
-        }
-        result
     }
 }
 
@@ -347,39 +357,18 @@ impl Cluster {
         format!("fieldSelector=spec.nodeName%3D{},spec.driver%3D{}", self.node, self.driver)
     }
 
+    /// Forgets the version that was negotiated when the server turns out not to serve it any more.
+    fn served<T>(&self, version: Version, result: Result<T, RequestError>) -> Result<T, RequestError> {
+        if result.as_ref().is_err_and(RequestError::is_path_missing) {
+            self.negotiated.forget(version);
+        }
+        result
+    }
+
     async fn node_uid(&self) -> Result<String, RequestError> {
         let node = self.requests.get(&format!("/api/v1/nodes/{}", self.node)).await?;
         node["metadata"]["uid"].as_str().map(str::to_owned).ok_or(RequestError::Missing("UID of the node"))
     }
-}
-
-/// Reads until an event says that a slice has changed; false when the watch has ended before.
-async fn disturbed(events: &mut Events) -> Result<bool, RequestError> {
-    while let Some(event) = events.next().await? {
-        if event["type"] != "BOOKMARK" {
-            return Ok(true);
-        }
-    }
-    Ok(false)
-}
-
-fn pauses([min, max]: [Duration; 2]) -> Pauses {
-    ExponentialBuilder::new().with_min_delay(min).with_max_delay(max).with_jitter().without_max_times().build()
-}
-
-fn pause_after(error: &RequestError, pauses: &mut Pauses) -> Duration {
-    next(pauses).max(error.retry_after().unwrap_or_default().min(MAX_RETRY_AFTER))
-}
-
-fn next(pauses: &mut Pauses) -> Duration {
-    // They do not run out.
-    pauses.next().unwrap_or(AFTER_ERROR[1])
-}
-
-/// A number that differs from node to node and from time to time; the standard library seeds its hashers so.
-fn random() -> u64 {
-    use std::hash::{BuildHasher, RandomState};
-    RandomState::new().hash_one(0)
 }
 
 #[cfg(test)]

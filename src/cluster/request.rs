@@ -13,7 +13,9 @@ use http::header::{ACCEPT, CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderMap, Method, Request, StatusCode};
 use http_body::Body as _;
 use kube::client::Body;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
+use serde_json::value::RawValue;
 
 /// For one answer. A healthy server answers in milliseconds; two attempts of this length fit into what a claim may
 /// take.
@@ -105,8 +107,22 @@ impl Requests {
         self.send(Method::GET, path, None).await
     }
 
+    /// Reads a document as it is written.
+    pub(super) async fn get_text(&self, path: &str) -> Result<Box<RawValue>, RequestError> {
+        self.answer(Method::GET, path, None).await
+    }
+
     /// Makes a request and reads the answer.
     pub(super) async fn send(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Value, RequestError> {
+        self.answer(method, path, body).await
+    }
+
+    async fn answer<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&Value>,
+    ) -> Result<T, RequestError> {
         in_time(async {
             let mut body = self.open(method, path, body).await?;
             let bytes = read(&mut body, MAX_BYTES).await?;
@@ -199,6 +215,11 @@ impl RequestError {
             Self::Refused(refusal) => Some(refusal.code),
             _ => None,
         }
+    }
+
+    /// The server does not want what was sent as it was sent.
+    pub(super) fn is_unfit(&self) -> bool {
+        self.code().is_some_and(|code| matches!(code, StatusCode::BAD_REQUEST | StatusCode::UNPROCESSABLE_ENTITY))
     }
 
     /// Somebody else changed or removed the object since we looked.

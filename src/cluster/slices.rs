@@ -16,14 +16,18 @@
 //! * Obsolete slices go first, so that no device is offered twice.
 
 mod canonical;
+mod lost;
+mod object;
 mod quantity;
+mod taint_times;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use serde_json::{Map, Value, json};
+pub use lost::lost;
+use serde_json::{Value, json};
 
-use crate::device::attribute;
-use crate::slice::{Device, Pool};
+use self::taint_times::TaintTimes;
+use crate::slice::{Pool, Slice};
 
 /// The width of the index in names. More slices than this counts need more digits and still sort behind.
 const INDEX_DIGITS: usize = 5;
@@ -100,15 +104,11 @@ struct Existing<'a> {
 
 /// The slices of a pool, without the generation.
 pub fn desired(pool: &Pool, owner: &Owner) -> Vec<Value> {
-    let object = |(index, slice): (usize, &crate::slice::Slice)| {
-        let mut spec = json!({
-            "driver": owner.driver,
-            "nodeName": owner.node,
-            "pool": { "name": pool.name, "resourceSliceCount": pool.slices.len() },
-        });
-        if !slice.devices.is_empty() {
-            spec["devices"] = slice.devices.iter().map(device).collect();
-        }
+    let object = |(index, slice): (usize, &Slice)| {
+        let mut spec = object::content(slice);
+        spec.insert("driver".into(), owner.driver.as_str().into());
+        spec.insert("nodeName".into(), owner.node.as_str().into());
+        spec.insert("pool".into(), json!({ "name": pool.name, "resourceSliceCount": pool.slices.len() }));
         json!({
             "metadata": {
                 "generateName": format!("{index:0INDEX_DIGITS$x}-{}-{}-", owner.driver, owner.node),
@@ -151,16 +151,22 @@ pub fn changes(existing: &[Value], desired: &[Value], adopted: &Adopted) -> Plan
     let same_generation = complete && differing.len() <= 1;
     let generation = if same_generation { newest } else { after(newest) };
 
+    let times = TaintTimes::of(existing.iter().map(|slice| slice.object));
+    let next = |wanted: &Value| {
+        let mut object = with_generation(wanted, generation);
+        times.keep(&mut object);
+        object
+    };
     let mut updates = Vec::new();
     let mut creates = Vec::new();
     for (index, wanted) in desired.iter().enumerate() {
         match current.get(&index) {
             Some(slice) => {
                 if !same_generation || differing.contains(&index) || !slice.is_owned_as(wanted) {
-                    updates.push(slice.update(index, wanted, generation));
+                    updates.push(slice.update(index, next(wanted)));
                 }
             }
-            None => creates.push(Change::Create { index, object: with_generation(wanted, generation) }),
+            None => creates.push(Change::Create { index, object: next(wanted) }),
         }
     }
     let deletes = obsolete.into_iter().map(Existing::delete);
@@ -172,6 +178,32 @@ pub fn changes(existing: &[Value], desired: &[Value], adopted: &Adopted) -> Plan
 impl Owner {
     fn reference(&self) -> Value {
         json!({ "apiVersion": "v1", "kind": "Node", "name": self.node, "uid": self.node_uid, "controller": true })
+    }
+}
+
+// === impl Change ===
+
+impl Change {
+    /// The index of the slice that is written.
+    pub fn index(&self) -> Option<usize> {
+        match self {
+            Self::Delete { .. } => None,
+            Self::Update { index, .. } | Self::Create { index, .. } => Some(*index),
+        }
+    }
+
+    /// The slice of a pool that is written.
+    pub fn slice_of<'a>(&self, pool: &'a Pool) -> Option<&'a Slice> {
+        pool.slices.get(self.index()?)
+    }
+
+    /// What is sent.
+    pub fn body(&self) -> &Value {
+        match self {
+            Self::Delete { options: body, .. }
+            | Self::Update { object: body, .. }
+            | Self::Create { object: body, .. } => body,
+        }
     }
 }
 
@@ -244,38 +276,12 @@ impl<'a> Existing<'a> {
     }
 
     /// Labels and annotations that others have set stay.
-    fn update(&self, index: usize, wanted: &Value, generation: u64) -> Change {
-        let mut object = with_generation(wanted, generation);
+    fn update(&self, index: usize, mut object: Value) -> Change {
         let mut metadata = self.object["metadata"].as_object().cloned().unwrap_or_default();
         metadata.remove("managedFields");
-        metadata.insert("ownerReferences".into(), wanted["metadata"]["ownerReferences"].clone());
+        metadata.insert("ownerReferences".into(), object["metadata"]["ownerReferences"].take());
         object["metadata"] = metadata.into();
         Change::Update { index, name: self.name.to_owned(), object }
-    }
-}
-
-fn device(device: &Device) -> Value {
-    let mut fields = Map::new();
-    fields.insert("name".into(), device.name.as_str().into());
-    if !device.attributes.is_empty() {
-        let attribute = |(name, value): (&&str, &attribute::Value)| ((*name).to_owned(), attribute_value(value));
-        fields.insert("attributes".into(), device.attributes.iter().map(attribute).collect::<Map<_, _>>().into());
-    }
-    if !device.capacity.is_empty() {
-        let capacity = |(name, value): (&&str, &String)| ((*name).to_owned(), json!({ "value": value }));
-        fields.insert("capacity".into(), device.capacity.iter().map(capacity).collect::<Map<_, _>>().into());
-    }
-    fields.into()
-}
-
-fn attribute_value(value: &attribute::Value) -> Value {
-    match value {
-        attribute::Value::Int(value) => json!({ "int": value }),
-        attribute::Value::Bool(value) => json!({ "bool": value }),
-        attribute::Value::String(value) => json!({ "string": value }),
-        attribute::Value::Version(value) => json!({ "version": value.to_string() }),
-        attribute::Value::Ints(values) => json!({ "ints": values }),
-        attribute::Value::Strings(values) => json!({ "strings": values }),
     }
 }
 

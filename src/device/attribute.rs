@@ -11,7 +11,7 @@ mod reference;
 
 use std::collections::BTreeMap;
 
-pub use reference::{ALL, Attribute, Origin, position};
+pub use reference::{ALL, Attribute, Origin, kind, position};
 
 use super::model::model;
 use super::nvlink::{self, NvLink};
@@ -52,7 +52,8 @@ pub enum Kind {
 }
 
 /// Whether attributes may be lists. Where the cluster's gate DRAListTypeAttributes is off, the API server refuses a slice
-/// that has one, and nobody can ask it whether the gate is on.
+/// that has one; such a server gets the scalars after all, see [`fallback`](crate::slice::fallback). But that the gate is
+/// off in the scheduler shows only in pods that stay pending, so lists are for those who ask for them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Form {
     /// Every attribute has one value.
@@ -193,6 +194,11 @@ impl Value {
         }
     }
 
+    /// Whether it is a list, of however many values.
+    pub fn is_list(&self) -> bool {
+        matches!(self, Self::Ints(_) | Self::Strings(_))
+    }
+
     /// How many values it is, as the API counts them.
     pub fn count(&self) -> usize {
         match self {
@@ -238,7 +244,7 @@ mod tests {
     }
 
     fn attributes(gpu: Gpu, driver: Driver) -> Attributes {
-        of_node(&Node { driver, gpus: vec![gpu] }, Form::Scalar).remove(0)
+        of_node(&Node { driver, gpus: vec![gpu], ..Node::default() }, Form::Scalar).remove(0)
     }
 
     fn text(attributes: &Attributes, name: &str) -> String {
@@ -296,7 +302,7 @@ mod tests {
     fn lists_are_added_only_where_they_are_asked_for() {
         let mut gpu = h100();
         gpu.place.numa_siblings = vec![1, 2];
-        let node = Node { driver: driver(), gpus: vec![gpu.clone()] };
+        let node = Node { driver: driver(), gpus: vec![gpu.clone()], ..Node::default() };
         let [scalars, mut lists] = [Form::Scalar, Form::List].map(|form| of_node(&node, form).remove(0).values);
         assert_eq!(lists.remove("nvlinkCliques"), Some(Value::Strings(vec![gpu.uuid.to_string()])));
         let near = lists.insert("resource.kubernetes.io/numaNode", Value::Int(0));

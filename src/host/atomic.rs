@@ -4,18 +4,29 @@
 //!  write:   temp file in the same directory ─▶ fsync ─▶ rename over the name ─▶ fsync of the directory
 //!  remove:  unlink ─▶ fsync of the directory
 //!  make:    directory ─▶ fsync of the one that it is in
+//!  sweep:   unlink what was left half written ─▶ fsync of the directory
 //!  hold:    others who hold the directory wait, for what is read and written in several steps
 //! ```
 //!
 //! The rename makes the change whole, the second fsync makes it last: without it a directory may forget, on power loss,
-//! a file that its writer believed to be there. These calls block for as long as the disk takes, so async code runs them
+//! a file that its writer believed to be there. Whoever was stopped between the two has made a change that all can see and
+//! that need not last. So what finds its work done synchronises it nevertheless, and a directory is swept before anybody
+//! relies on what is in it. These calls block for as long as the disk takes, so async code runs them
 //! on a thread of its own.
+
+#[cfg(test)]
+pub(crate) mod faults;
 
 use std::fs::{self, DirBuilder, File, Permissions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+use tempfile::NamedTempFile;
+
+#[cfg(test)]
+use self::faults::step;
 
 /// How the name of a file begins that is still being written. The dot and the missing suffix keep it from everyone who
 /// reads these directories: container runtimes take only `*.json` and `*.yaml`.
@@ -38,6 +49,22 @@ pub struct Error {
     pub source: io::Error,
 }
 
+/// A change of the disk, which is made next.
+#[derive(Debug, Clone, Copy)]
+#[cfg_attr(not(test), expect(dead_code, reason = "only tests look into it"))]
+enum Step<'a> {
+    /// A temporary file in this directory.
+    Create,
+    Write(&'a [u8]),
+    SetMode,
+    Sync,
+    /// To this path.
+    Rename(&'a Path),
+    Unlink,
+    MakeDirectory,
+    SyncDirectory,
+}
+
 /// Replaces or creates a file with the given permission bits, whatever the umask is.
 pub fn write(path: &Path, bytes: &[u8], mode: u32) -> Result<(), Error> {
     replace(path, bytes, mode).map_err(failed("write", path))
@@ -45,26 +72,34 @@ pub fn write(path: &Path, bytes: &[u8], mode: u32) -> Result<(), Error> {
 
 /// Removes a file. One that is not there is success, also where nothing could be removed.
 pub fn remove(path: &Path) -> Result<(), Error> {
-    let remove = || if unlink(path)? { sync_directory(parent(path)?) } else { Ok(()) };
+    let remove = || {
+        unlink(path)?;
+        let directory = parent(path)?;
+        if directory.is_dir() { sync_directory(directory) } else { Ok(()) }
+    };
     remove().map_err(failed("remove", path))
 }
 
 /// Makes a directory by its absolute path, and those above it, where they are missing, with the given permission bits as
 /// far as the umask allows. Whether it did.
 pub fn make_directory(path: &Path, mode: u32) -> io::Result<bool> {
-    if path.is_dir() {
-        return Ok(false);
-    }
-    let above = parent(path)?;
-    make_directory(above, mode)?;
-    match DirBuilder::new().mode(mode).create(path) {
-        // Somebody else was faster.
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => return Ok(false),
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Err(io::ErrorKind::NotADirectory.into()),
-        outcome => outcome?,
+    let Some(above) = path.parent() else { return Ok(false) };
+    let mut is_new = false;
+    if !path.is_dir() {
+        make_directory(above, mode)?;
+        step(Step::MakeDirectory, path)?;
+        is_new = match DirBuilder::new().mode(mode).create(path) {
+            Ok(()) => true,
+            // Somebody else was faster.
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => false,
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                return Err(io::ErrorKind::NotADirectory.into());
+            }
+            Err(error) => return Err(error),
+        };
     }
     sync_directory(above)?;
-    Ok(true)
+    Ok(is_new)
 }
 
 /// Keeps out everybody else who holds the directory, until what is answered is dropped. Waits for whoever holds it now.
@@ -77,6 +112,7 @@ pub fn hold(directory: &Path) -> io::Result<File> {
 /// Moves a file within its file system. Both directories remember it.
 pub fn rename(from: &Path, to: &Path) -> Result<(), Error> {
     let rename = || {
+        step(Step::Rename(to), from)?;
         fs::rename(from, to)?;
         sync_directory(parent(to)?)?;
         sync_directory(parent(from)?)
@@ -84,7 +120,7 @@ pub fn rename(from: &Path, to: &Path) -> Result<(), Error> {
     rename().map_err(failed("move aside", from))
 }
 
-/// Removes what interrupted writes left in a directory; answers how many files that were.
+/// Removes what interrupted writes left in a directory, and makes the rest last; answers how many files were removed.
 pub fn sweep(directory: &Path) -> Result<usize, Error> {
     sweep_older_than(directory, LEFTOVER_AGE).map_err(failed("sweep", directory))
 }
@@ -96,12 +132,28 @@ fn is_gone(path: &Path) -> bool {
 
 fn replace(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
     let directory = parent(path)?;
-    let mut temporary = tempfile::Builder::new().prefix(TEMPORARY_PREFIX).tempfile_in(directory)?;
-    temporary.write_all(bytes)?;
-    temporary.as_file().set_permissions(Permissions::from_mode(mode))?;
-    temporary.as_file().sync_all()?;
-    temporary.persist(path).map_err(|error| error.error)?;
+    step(Step::Create, directory)?;
+    let mut temporary =
+        tempfile::Builder::new().prefix(TEMPORARY_PREFIX).disable_cleanup(true).tempfile_in(directory)?;
+    let replaced = fill(&mut temporary, bytes, mode).and_then(|()| {
+        step(Step::Rename(path), temporary.path())?;
+        fs::rename(temporary.path(), path)
+    });
+    if replaced.is_err() {
+        // What stays is swept at a later start.
+        let _ = unlink(temporary.path());
+    }
+    replaced?;
     sync_directory(directory)
+}
+
+fn fill(temporary: &mut NamedTempFile, bytes: &[u8], mode: u32) -> io::Result<()> {
+    step(Step::Write(bytes), temporary.path())?;
+    temporary.write_all(bytes)?;
+    step(Step::SetMode, temporary.path())?;
+    temporary.as_file().set_permissions(Permissions::from_mode(mode))?;
+    step(Step::Sync, temporary.path())?;
+    temporary.as_file().sync_all()
 }
 
 fn sweep_older_than(directory: &Path, age: Duration) -> io::Result<usize> {
@@ -118,11 +170,13 @@ fn sweep_older_than(directory: &Path, age: Duration) -> io::Result<usize> {
             swept += 1;
         }
     }
+    sync_directory(directory)?;
     Ok(swept)
 }
 
 /// Removes a file; whether it was there.
 fn unlink(path: &Path) -> io::Result<bool> {
+    step(Step::Unlink, path)?;
     match fs::remove_file(path) {
         Ok(()) => Ok(true),
         // A read-only file system refuses before it looks.
@@ -132,11 +186,19 @@ fn unlink(path: &Path) -> io::Result<bool> {
 }
 
 fn sync_directory(directory: &Path) -> io::Result<()> {
+    step(Step::SyncDirectory, directory)?;
     File::open(directory)?.sync_all()
 }
 
 fn parent(path: &Path) -> io::Result<&Path> {
     path.parent().ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "the path has no directory"))
+}
+
+/// Every change of the disk passes here before it is made, so that tests can stop it.
+#[cfg(not(test))]
+#[expect(clippy::unnecessary_wraps, reason = "tests have it fail")]
+fn step(_: Step<'_>, _: &Path) -> io::Result<()> {
+    Ok(())
 }
 
 fn failed(act: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error {
@@ -148,6 +210,7 @@ fn failed(act: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error {
 mod tests {
     use std::time::SystemTime;
 
+    use super::faults::{Fault, FaultyDisk, Unsynced};
     use super::*;
 
     fn names(directory: &Path) -> Vec<String> {
@@ -186,6 +249,34 @@ mod tests {
         assert!(names(directory.path()).is_empty());
         fs::write(&path, "").unwrap();
         remove(&path.join("below a file")).unwrap();
+    }
+
+    #[test]
+    fn what_others_left_unsynchronised_lasts_once_it_is_relied_on() {
+        let root = tempfile::tempdir().unwrap();
+        let [removed, swept, made] = ["removed/x", "swept/x", "made"].map(|name| root.path().join(name));
+        for path in [&removed, &swept] {
+            fs::create_dir(path.parent().unwrap()).unwrap();
+        }
+        fs::write(&removed, "").unwrap();
+        let disk = FaultyDisk::new(root.path().to_owned());
+        let do_the_same = || {
+            disk.arm(usize::MAX, Fault::Death);
+            fs::remove_file(&removed).unwrap();
+            fs::write(&swept, "").unwrap();
+            fs::create_dir(&made).unwrap();
+        };
+
+        do_the_same();
+        disk.cut_power(Unsynced::Lost);
+        assert_eq!([&removed, &swept, &made].map(|path| path.exists()), [true, false, false]);
+
+        do_the_same();
+        remove(&removed).unwrap();
+        sweep(swept.parent().unwrap()).unwrap();
+        make_directory(&made, 0o700).unwrap();
+        disk.cut_power(Unsynced::Lost);
+        assert_eq!([&removed, &swept, &made].map(|path| path.exists()), [false, true, true]);
     }
 
     #[test]

@@ -13,6 +13,9 @@ use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
+/// Where the nodes of the kernel's Direct Rendering Manager are, below `/dev`.
+pub const DRM: &str = "dri/";
+
 /// Where device nodes are.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Devices {
@@ -30,7 +33,7 @@ pub struct Devices {
 /// A device node to be made in a container.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceNode {
-    /// File name under `/dev`.
+    /// Path under `/dev`.
     pub name: String,
     /// Where the container runtime finds it.
     pub host: PathBuf,
@@ -133,7 +136,8 @@ impl Devices {
             NodeKind::CharacterDevice { major, minor } => Ok(node((major, minor), metadata.mode() & 0o777)),
             // What the driver gives its nodes; the placeholder's own mode says nothing.
             NodeKind::File if self.placeholders => {
-                Ok(DeviceNode { uid: 0, gid: 0, ..node(self.placeholder_numbers(name)?, 0o666) })
+                let mode = if name.starts_with(DRM) { 0o660 } else { 0o666 };
+                Ok(DeviceNode { uid: 0, gid: 0, ..node(self.placeholder_numbers(name)?, mode) })
             }
             kind => Err(NodeError::NotADevice { path, kind }),
         }
@@ -145,6 +149,18 @@ impl Devices {
         let numbers = conventional(name)
             .and_then(|(drivers, minor)| drivers.iter().find_map(|driver| major(&table, driver)).map(|m| (m, minor)));
         numbers.ok_or_else(|| NodeError::NoMajor { name: name.to_owned(), path })
+    }
+}
+
+// === impl NodeError ===
+
+impl NodeError {
+    /// Whether the node may be there a moment later. What is in its place does not go by itself.
+    pub fn may_pass(&self) -> bool {
+        match self {
+            Self::Missing { .. } | Self::NoMajor { .. } => true,
+            Self::Unreadable { .. } | Self::NotADevice { .. } | Self::Majors { .. } => false,
+        }
     }
 }
 
@@ -191,7 +207,10 @@ fn conventional(name: &str) -> Option<(&'static [&'static str], u32)> {
         "nvidia-modeset" => Some((&["nvidia-modeset", "nvidia", "nvidia-frontend"], 254)),
         "nvidia-uvm" => Some((&["nvidia-uvm"], 0)),
         "nvidia-uvm-tools" => Some((&["nvidia-uvm"], 1)),
-        _ => Some((&["nvidia", "nvidia-frontend"], name.strip_prefix("nvidia")?.parse().ok()?)),
+        _ => match name.strip_prefix(DRM) {
+            Some(name) => Some((&["drm"], name.trim_start_matches(char::is_alphabetic).parse().ok()?)),
+            None => Some((&["nvidia", "nvidia-frontend"], name.strip_prefix("nvidia")?.parse().ok()?)),
+        },
     }
 }
 
@@ -209,7 +228,7 @@ mod tests {
     use super::*;
 
     const TABLE: &str =
-        "Character devices:\n  1 mem\n195 nvidia-frontend\n510 nvidia-uvm\n\nBlock devices:\n195 nvidia\n";
+        "Character devices:\n  1 mem\n195 nvidia-frontend\n226 drm\n510 nvidia-uvm\n\nBlock devices:\n195 nvidia\n";
 
     fn devices(directory: &Path, placeholders: bool) -> Devices {
         fs::write(directory.join("devices"), TABLE).unwrap();
@@ -227,6 +246,17 @@ mod tests {
             assert_eq!(node.host, Path::new("/dev").join(name));
             assert_eq!(node.mode, 0o666);
         }
+    }
+
+    #[test]
+    fn a_drm_node_is_not_open_to_all() {
+        let directory = tempfile::tempdir().unwrap();
+        let devices = devices(directory.path(), true);
+        fs::create_dir(directory.path().join("dri")).unwrap();
+        fs::write(directory.path().join("dri/renderD128"), "").unwrap();
+        let node = devices.node("dri/renderD128").unwrap();
+        assert_eq!((node.major, node.minor, node.mode), (226, 128, 0o660));
+        assert_eq!(node.host, Path::new("/dev/dri/renderD128"));
     }
 
     #[test]

@@ -8,6 +8,7 @@
 //!
 //! Each of the three is read on its own; one that cannot be read is left out with the reason.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -41,6 +42,26 @@ pub fn place(sys: &Path, address: PciAddress, owner: &str) -> (Place, Vec<LeftOu
         iommu_group: known(iommu_group(&device), "IOMMU group", owner, &mut left_out),
     };
     (place, left_out)
+}
+
+/// The names that the Direct Rendering Manager has for the GPUs of NVIDIA's driver, such as `card1` and `renderD128`.
+/// There are none while the module nvidia-drm is not loaded.
+pub fn drm_names(sys: &Path) -> BTreeMap<PciAddress, Vec<String>> {
+    let names = |directory: &Path| {
+        let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+        entries.filter_map(|entry| entry.file_name().into_string().ok()).collect::<Vec<_>>()
+    };
+    let driver = sys.join("bus/pci/drivers/nvidia");
+    let gpus = names(&driver).into_iter().filter_map(|name| Some((PciAddress::parse(&name).ok()?, name)));
+    let drm = gpus.map(|(address, name)| {
+        // `card1-DP-1` and the like are connectors of a card.
+        let is_node = |name: &String| (name.starts_with("card") || name.starts_with("renderD")) && !name.contains('-');
+        let mut nodes = names(&driver.join(name).join("drm"));
+        nodes.retain(is_node);
+        nodes.sort();
+        (address, nodes)
+    });
+    drm.filter(|(_, nodes)| !nodes.is_empty()).collect()
 }
 
 fn known<T>(read: Result<Option<T>, Error>, what: &str, owner: &str, left_out: &mut Vec<LeftOut>) -> Option<T> {

@@ -5,6 +5,9 @@
 //! and keeps that name for as long as the file lives; the name of a GPU that went away waits for its return. Where the
 //! file is lost or damaged, the records of prepared claims still know the names that must not move.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
@@ -87,12 +90,16 @@ struct File {
 
 impl NameMap {
     /// Reads the map of the plugin whose directory this is; none yet is an empty one. A damaged file is set aside as
-    /// `names.json.damaged`, with a warning, and names are given anew.
+    /// `names.json.damaged`, with a warning, and names are given anew. What interrupted writes left in the directory goes,
+    /// and what is read lasts.
     ///
     /// # Errors
-    /// When the file cannot be read, was written by a newer version, or is damaged and cannot be set aside.
+    /// When the directory or the file cannot be read, was written by a newer version, or is damaged and cannot be set aside.
     pub fn load(directory: &Path) -> Result<Self, Error> {
         let path = directory.join(FILE);
+        if directory.exists() {
+            atomic::sweep(directory).map_err(|error| Error::Read { path: path.clone(), source: error.source })?;
+        }
         Ok(Self { names: read(&path)?, path, unsaved: false })
     }
 
@@ -131,6 +138,12 @@ impl NameMap {
         let present: BTreeSet<_> = gpus.iter().map(|(uuid, _)| uuid).collect();
         let named = self.names.iter().filter(|(_, uuid)| present.contains(uuid));
         named.map(|(name, uuid)| (uuid.clone(), name.clone())).collect()
+    }
+
+    /// The names that none of the present GPUs has, of which this says who is who.
+    pub fn absent(&self, present: &BTreeMap<GpuUuid, DeviceName>) -> Vec<DeviceName> {
+        let absent = self.names.iter().filter(|(_, uuid)| !present.contains_key(*uuid));
+        absent.map(|(name, _)| name.clone()).collect()
     }
 
     /// Stores names that the file does not have yet; after a failure the next call tries again. What another plugin
@@ -227,6 +240,3 @@ fn set_aside(path: &Path, reason: &str) -> Result<(), Error> {
     );
     Ok(())
 }
-
-#[cfg(test)]
-mod tests;

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  request ──▶ each claim once ──▶ a task per claim, at most 8 at work ──▶ an entry for every UID asked for
-//!                                  read the claim live, prepare it
+//!                                  begin, read the claim live, prepare it
 //! ```
 //!
 //! # Guarantees
@@ -12,14 +12,16 @@
 //! * A claim's work runs in a task of its own. gRPC drops a call when the kubelet's deadline (45 s) passes or its
 //!   connection breaks; the task goes on, and the kubelet's next try finds what it left.
 //! * No claims is a success without work: probes ask that.
-//! * When the plugin stops, a claim that is still being read is given up: nothing was done for it, and an API server
+//! * When the plugin stops, a claim that still waits for anything is given up: nothing was done for it, and an API server
 //!   that does not answer must not hold up the successor.
+//! * Every failure is counted, also that of a claim without a UID and that of a task that panics.
 //!
 //! Error texts reach the events of the pod as they are; the log has their causes too. What came of a claim is logged
 //! here and nowhere below.
 
 use std::collections::HashMap;
 use std::error::Error;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 use futures::FutureExt;
@@ -34,7 +36,7 @@ use super::proto::{dra_v1, dra_v1beta1};
 use crate::causes::with_causes;
 use crate::claim::{ClaimName, ClaimUid};
 use crate::cluster::Cluster;
-use crate::prepare::{PreparedDevice, Preparer};
+use crate::prepare::{self, PreparedDevice, Preparer};
 
 /// How many claims of one call are worked on at once. Pods have a few claims; this spares the API server one that has
 /// many. It bounds a call and not the plugin, so that claims that hang never stop another pod.
@@ -43,14 +45,12 @@ const CLAIMS_AT_ONCE: usize = 8;
 /// For an entry whose task died. The panic itself is in the log.
 const PANICKED: &str = "the GPU plugin failed while it worked on this claim; its log on the node says why";
 
-/// For an entry whose claim was not read in time before the plugin stopped.
-const STOPPING: &str = "the GPU plugin is stopping; the next one on this node will prepare the claim";
-
 /// The services. Cheap to clone; all clones share their tasks.
 #[derive(Clone)]
 pub struct Dra {
     prepare: Work<Vec<PreparedDevice>>,
     unprepare: Work<()>,
+    metrics: prepare::Metrics,
     tasks: TaskTracker,
     stopping: CancellationToken,
 }
@@ -77,14 +77,13 @@ struct Named {
 impl Dra {
     /// Reads claims from `cluster` and has them prepared by `preparer`.
     pub fn new(cluster: Cluster, preparer: Preparer) -> Self {
-        let (unpreparer, stopping) = (preparer.clone(), CancellationToken::new());
-        let stop = stopping.clone();
+        let (unpreparer, metrics) = (preparer.clone(), preparer.metrics().clone());
         let dra = Self::from_work(
             move |name, uid| {
-                let (cluster, attempt, stop) = (cluster.clone(), preparer.begin(&uid), stop.clone());
+                let (cluster, attempt) = (cluster.clone(), preparer.begin(&uid));
                 async move {
-                    let read = stop.run_until_cancelled(cluster.claim(&name, &uid)).await;
-                    match read.ok_or_else(Failure::stopping)? {
+                    let read = attempt.read(cluster.claim(&name, &uid, attempt.read_by())).await;
+                    match read.map_err(Failure::new)? {
                         Ok(claim) => attempt.prepare(claim).await.map_err(Failure::new),
                         Err(error) => {
                             attempt.give_up(error.cause());
@@ -99,7 +98,7 @@ impl Dra {
                 async move { preparer.unprepare(&uid).await.map_err(Failure::new) }.boxed()
             },
         );
-        Self { stopping, ..dra }
+        Self { metrics, ..dra }
     }
 
     /// Does whatever the two functions do.
@@ -113,6 +112,7 @@ impl Dra {
         Self {
             prepare: Arc::new(prepare),
             unprepare: Arc::new(unprepare),
+            metrics: prepare::Metrics::default(),
             tasks: TaskTracker::new(),
             stopping: CancellationToken::new(),
         }
@@ -151,11 +151,18 @@ impl Dra {
                 let span = error_span!("claim", claim.uid = %uid, claim = %name);
                 // Begins here, in the order of the calls, and not when its task or its permit comes.
                 let (permits, work) = (permits.clone(), ClaimUid::parse(uid).map(|uid| work(name.clone(), uid)));
+                let metrics = self.metrics.clone();
                 let task = async move {
                     let _permit = permits.acquire().await;
                     let outcome = match work {
-                        Ok(work) => work.await,
-                        Err(error) => Err(Failure::new(error)),
+                        Ok(work) => AssertUnwindSafe(work).catch_unwind().await.unwrap_or_else(|_| {
+                            metrics.failed(act, "internal");
+                            Err(Failure::panicked())
+                        }),
+                        Err(error) => {
+                            metrics.failed(act, "kubelet");
+                            Err(Failure::new(error))
+                        }
                     };
                     match &outcome {
                         Ok(_) => info!("claim {act}d"),
@@ -169,6 +176,7 @@ impl Dra {
         }
         let mut answers = HashMap::with_capacity(running.len());
         for (uid, task) in running {
+            // A task that ends without an answer has no work in it any more: what panics in the work is caught there.
             answers.insert(uid, task.await.unwrap_or_else(|_| Err(PANICKED.to_owned())));
         }
         answers
@@ -244,8 +252,8 @@ impl Failure {
         Self { message: error.to_string(), causes: error.source().map(with_causes) }
     }
 
-    fn stopping() -> Self {
-        Self { message: STOPPING.to_owned(), causes: None }
+    fn panicked() -> Self {
+        Self { message: PANICKED.to_owned(), causes: None }
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::PoisonError;
 use tracing::{info, warn};
 
 use crate::args::Args;
-use crate::host::driver_root::{DriverRoot, find};
+use crate::host::driver_root::{Choice, DriverRoot, find, module_version};
 
 /// The library by the name that programs ask for.
 const NVML: &str = "libnvidia-ml.so.1";
@@ -16,6 +16,8 @@ const NVML: &str = "libnvidia-ml.so.1";
 pub(super) struct NvmlLibrary {
     fixed: Option<PathBuf>,
     candidates: Vec<DriverRoot>,
+    /// `/sys`, for the version of the kernel module.
+    sys: PathBuf,
     /// What was said last.
     said: Mutex<Option<String>>,
 }
@@ -27,17 +29,22 @@ pub(super) fn candidates(args: &Args) -> Vec<DriverRoot> {
     let Some(host) = &args.driver_root else { return known };
     let local = mount.unwrap_or(host);
     // A known root knows where its files belong in a container; any other is a whole system.
-    let container = known.into_iter().find(|root| root.host == *host).map(|root| root.container);
-    let root = DriverRoot::new(host, local);
-    vec![DriverRoot { container: container.unwrap_or_else(|| root.container.clone()), ..root }]
+    let container = known.into_iter().find(|root| root.host() == *host).map(|root| root.container().to_owned());
+    vec![DriverRoot::new(host, local).appearing_at(container.unwrap_or_else(|| "/".into()))]
+}
+
+/// Where this process sees the host's `/`, if it does.
+pub(super) fn host_mount(args: &Args) -> Option<PathBuf> {
+    let is_host = args.driver_root.as_deref().is_none_or(|root| root == Path::new("/"));
+    is_host.then(|| args.container_driver_root.clone().unwrap_or_else(|| "/".into()))
 }
 
 // === impl NvmlLibrary ===
 
 impl NvmlLibrary {
     /// The library of the first of the driver roots that has a driver, unless `fixed` names one.
-    pub(super) fn new(fixed: Option<PathBuf>, candidates: Vec<DriverRoot>) -> Self {
-        Self { fixed, candidates, said: Mutex::default() }
+    pub(super) fn new(fixed: Option<PathBuf>, candidates: Vec<DriverRoot>, sys: PathBuf) -> Self {
+        Self { fixed, candidates, sys, said: Mutex::default() }
     }
 
     /// The library to open; `None` leaves it to the loader.
@@ -45,10 +52,10 @@ impl NvmlLibrary {
         if let Some(path) = &self.fixed {
             return Some(path.clone());
         }
-        match find(&self.candidates) {
-            Ok(root) => {
-                let text = format!("the NVIDIA driver is in {} on the host", root.host.display());
-                self.say(text, |text| info!(seen_at = %root.local.display(), "{text}"));
+        match find(&self.candidates, module_version(&self.sys).as_deref()) {
+            Ok(Choice { root, reason }) => {
+                let text = format!("the NVIDIA driver is in {} on the host: {reason}", root.host().display());
+                self.say(text, |text| info!(seen_at = %root.local().display(), "{text}"));
                 root.library(NVML)
             }
             Err(not_found) => {
@@ -76,7 +83,7 @@ mod tests {
     fn roots(args: &[&str]) -> Vec<(String, String, String)> {
         let args = Args::try_parse_from(["gpu-dra-plugin", "--node-name=a"].iter().chain(args)).unwrap();
         let text = |path: &Path| path.to_string_lossy().into_owned();
-        candidates(&args).iter().map(|root| (text(&root.host), text(&root.local), text(&root.container))).collect()
+        candidates(&args).iter().map(|root| (text(&root.host()), text(&root.local()), text(root.container()))).collect()
     }
 
     fn root(host: &str, local: &str, container: &str) -> (String, String, String) {
@@ -97,5 +104,6 @@ mod tests {
         let found = roots(&["--container-driver-root=/host"]);
         assert_eq!(found[0], root("/", "/host", "/"));
         assert!(found.contains(&root("/run/nvidia/driver", "/host/run/nvidia/driver", "/")));
+        assert!(found.contains(&root("/run/opengl-driver", "/host/run/opengl-driver", "/run/opengl-driver")));
     }
 }

@@ -2,30 +2,34 @@
 //!
 //! The kubelet drops a prepare that it no longer wants, because the pod was deleted or because it took too long, and asks
 //! for unprepare instead. The work of the dropped call goes on meanwhile, and may be waiting: for the API server, for
-//! NVML. If it went on after the unprepare, it would prepare a claim that nobody unprepares any more, and its GPU would
-//! be taken for ever.
+//! NVML, for another claim's GPU. If it went on after the unprepare, it would prepare a claim that nobody unprepares any
+//! more, and its GPU would be taken for ever.
 //!
 //! ```text
-//!  prepare    begin ─── waits ──────────────── lock ─ called off? ─ work
+//!  prepare    begin ─── waits ──────┬───────── lock ─ called off? ─ work
+//!                                   └ called off: ends
 //!  unprepare              call_off ─ lock ─ work
 //! ```
 
 use std::collections::HashMap;
+use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio_util::sync::CancellationToken;
 
 use crate::claim::ClaimUid;
 
 /// Prepares by claim. A claim takes memory only while one is under way.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Attempts {
-    claims: Arc<Mutex<HashMap<ClaimUid, Count>>>,
+    claims: Arc<Mutex<HashMap<ClaimUid, UnderWay>>>,
 }
 
 #[derive(Debug, Default)]
-struct Count {
-    under_way: usize,
-    /// How often they were called off.
-    called_off: u64,
+struct UnderWay {
+    count: usize,
+    /// Of those that nobody has called off yet.
+    call_off: CancellationToken,
 }
 
 /// One prepare under way, until this is dropped.
@@ -33,8 +37,7 @@ struct Count {
 pub(super) struct Ticket {
     attempts: Attempts,
     uid: ClaimUid,
-    /// The count when it began: a higher one is about this prepare.
-    called_off: u64,
+    called_off: CancellationToken,
 }
 
 // === impl Attempts ===
@@ -42,15 +45,16 @@ pub(super) struct Ticket {
 impl Attempts {
     pub(super) fn begin(&self, uid: &ClaimUid) -> Ticket {
         let mut claims = self.claims();
-        let count = claims.entry(uid.clone()).or_default();
-        count.under_way += 1;
-        Ticket { attempts: self.clone(), uid: uid.clone(), called_off: count.called_off }
+        let under_way = claims.entry(uid.clone()).or_default();
+        under_way.count += 1;
+        Ticket { attempts: self.clone(), uid: uid.clone(), called_off: under_way.call_off.clone() }
     }
 
     /// Calls off all that have begun.
     pub(super) fn call_off(&self, uid: &ClaimUid) {
-        if let Some(count) = self.claims().get_mut(uid) {
-            count.called_off += 1;
+        if let Some(under_way) = self.claims().get_mut(uid) {
+            // Those that begin from now on get another one.
+            mem::take(&mut under_way.call_off).cancel();
         }
     }
 
@@ -59,7 +63,7 @@ impl Attempts {
         self.claims().contains_key(uid)
     }
 
-    fn claims(&self) -> MutexGuard<'_, HashMap<ClaimUid, Count>> {
+    fn claims(&self) -> MutexGuard<'_, HashMap<ClaimUid, UnderWay>> {
         self.claims.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -68,16 +72,21 @@ impl Attempts {
 
 impl Ticket {
     pub(super) fn is_called_off(&self) -> bool {
-        self.attempts.claims().get(&self.uid).is_none_or(|count| count.called_off != self.called_off)
+        self.called_off.is_cancelled()
+    }
+
+    /// Waits for that.
+    pub(super) async fn called_off(&self) {
+        self.called_off.cancelled().await;
     }
 }
 
 impl Drop for Ticket {
     fn drop(&mut self) {
         let mut claims = self.attempts.claims();
-        if let Some(count) = claims.get_mut(&self.uid) {
-            count.under_way -= 1;
-            if count.under_way == 0 {
+        if let Some(under_way) = claims.get_mut(&self.uid) {
+            under_way.count -= 1;
+            if under_way.count == 0 {
                 claims.remove(&self.uid);
             }
         }
@@ -86,6 +95,8 @@ impl Drop for Ticket {
 
 #[cfg(test)]
 mod tests {
+    use futures::FutureExt;
+
     use super::*;
     use crate::claim::example::mk_uid;
 
@@ -101,6 +112,16 @@ mod tests {
         assert!(first.is_called_off() && !second.is_called_off() && !other.is_called_off());
         drop(first);
         assert!(!second.is_called_off());
+    }
+
+    #[tokio::test]
+    async fn whoever_waits_hears_of_it() {
+        let (attempts, uid) = (Attempts::default(), mk_uid("a"));
+        let ticket = attempts.begin(&uid);
+        let mut waiting = Box::pin(ticket.called_off());
+        assert!((&mut waiting).now_or_never().is_none());
+        attempts.call_off(&uid);
+        assert!(waiting.now_or_never().is_some());
     }
 
     #[test]

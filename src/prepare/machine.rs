@@ -16,12 +16,13 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use super::damage::Damage;
 use super::notices::{Notice, Notices};
 use super::record::{Record, State};
 use super::siblings::{Range, Siblings, Slot};
 use super::store::Store;
 use super::{Error, OpenError, Settings};
-use crate::cdi::{self, Found, Target};
+use crate::cdi::{self, Found, Spec, Target};
 use crate::claim::plan::Plan;
 use crate::claim::{Claim, ClaimUid};
 use crate::device::{DeviceName, GpuUuid, Node};
@@ -111,6 +112,11 @@ impl Machine {
         self.store.catch_up().and_then(|()| self.notices.sweep(is_under_way)).map_err(Error::Record)
     }
 
+    /// Whether another process may have prepared or unprepared claims lately.
+    pub(super) fn may_have_news(&self) -> bool {
+        self.store.is_outdated().unwrap_or(true)
+    }
+
     /// The notice that a claim was unprepared, as it is when a prepare begins. One that cannot be read counts as a new one
     /// later.
     pub(super) fn notice(&self, uid: &ClaimUid) -> Notice {
@@ -136,6 +142,11 @@ impl Machine {
 
     pub(super) fn load(&self, uid: &ClaimUid) -> Result<Option<Record>, Error> {
         self.store.load(uid).map_err(Error::Record)
+    }
+
+    /// The records that were moved aside.
+    pub(super) fn damage(&self) -> &Damage {
+        self.store.damage()
     }
 
     /// The claims that have a record.
@@ -166,7 +177,9 @@ impl Machine {
         let kind = self.specs.kind();
         let mut record =
             Record::started(claim, plan, &self.settings.boot_id, |device| kind.id(&cdi_name(&claim.uid, device)));
-        let result = self.apply(&mut record, node);
+        // Before anything is written: a claim that would lack something may be tried again and again.
+        let spec = self.spec(&record, node, &self.look(node)?)?;
+        let result = self.apply(&mut record, &spec);
         if let Err(error) = result {
             if let Err(error) = self.release(&claim.uid) {
                 tracing::error!(%error, "cannot take back a claim that was half prepared; the next call tries again");
@@ -193,6 +206,11 @@ impl Machine {
 
     /// Makes the spec of a record be what it should be now; answers whether it was not.
     pub(super) fn restore(&self, record: &Record, node: &Node, found: &Found) -> Result<bool, Error> {
+        let spec = self.spec(record, node, found)?;
+        self.specs.write(record.claim.uid.as_str(), &spec).map_err(Error::Spec)
+    }
+
+    fn spec(&self, record: &Record, node: &Node, found: &Found) -> Result<Spec, Error> {
         let claim = &record.claim.uid;
         let mut targets = Vec::new();
         for device in &record.devices {
@@ -201,10 +219,9 @@ impl Machine {
                 return Err(Error::Gone { device: device.clone(), uuid: uuid.clone() });
             };
             let name = cdi_name(claim, device);
-            targets.push(Target { name, device: device.clone(), uuid: uuid.clone(), minor: gpu.minor });
+            targets.push(Target { name, device: device.clone(), uuid: uuid.clone(), minor: gpu.minor, pci: gpu.pci });
         }
-        let spec = found.spec(self.specs.kind().clone(), &targets).map_err(Error::Incomplete)?;
-        self.specs.write(claim.as_str(), &spec).map_err(Error::Spec)
+        found.spec(self.specs.kind().clone(), &targets).map_err(Error::Incomplete)
     }
 
     /// From anything to absent. The record goes last, so that an interrupted release is taken up again.
@@ -213,9 +230,9 @@ impl Machine {
         self.store.remove(uid).map_err(Error::Record)
     }
 
-    fn apply(&self, record: &mut Record, node: &Node) -> Result<(), Error> {
+    fn apply(&self, record: &mut Record, spec: &Spec) -> Result<(), Error> {
         self.store.save(record).map_err(Error::Record)?;
-        self.restore(record, node, &self.look(node)?)?;
+        self.specs.write(record.claim.uid.as_str(), spec).map_err(Error::Spec)?;
         record.state = State::PrepareCompleted;
         self.store.save(record).map_err(Error::Record)
     }

@@ -1,4 +1,19 @@
 //! What the claim state machine counts.
+//!
+//! `claim_failures` has two labels. `operation` is `prepare` or `unprepare`; `cause` says whose turn it is to do something:
+//!
+//! | `cause` | what failed |
+//! |---|---|
+//! | `claim` | the claim or its allocation is not what can be prepared: for its author, or for the pod's |
+//! | `in_use` | another claim, or an earlier allocation of this one, still holds a GPU |
+//! | `incomplete` | a GPU, a device node or a part of the driver is missing on the node |
+//! | `not_ready` | NVML has not answered since the start |
+//! | `files` | a record or a CDI spec could not be read or written |
+//! | `api_server` | the API server did not answer, or does not allow it |
+//! | `called_off` | the kubelet unprepared the claim meanwhile; nobody has to do anything |
+//! | `stopping` | the plugin stopped first; the next one does it |
+//! | `kubelet` | what was asked for is not a claim UID |
+//! | `internal` | a defect of this driver; the log has it |
 
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
@@ -18,7 +33,7 @@ pub struct Metrics {
 pub(super) struct Failure {
     /// `prepare` or `unprepare`.
     pub(super) operation: &'static str,
-    /// See [`Error::cause`](super::Error::cause); of claims that could not be read, what the reader says.
+    /// From [`Error::cause`](super::Error::cause); of claims that could not be read, what the reader says.
     pub(super) cause: &'static str,
 }
 
@@ -35,5 +50,10 @@ impl Metrics {
             metrics.failures.clone(),
         );
         metrics
+    }
+
+    /// Counts a claim that nothing came of; `cause` is one of those above.
+    pub fn failed(&self, operation: &'static str, cause: &'static str) {
+        self.failures.get_or_create(&Failure { operation, cause }).inc();
     }
 }

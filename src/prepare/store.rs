@@ -16,6 +16,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 
+use super::damage::Damage;
 use super::record::{Record, SCHEMA, State};
 use super::siblings::{LockError, Siblings, Slot};
 use crate::claim::ClaimUid;
@@ -41,6 +42,7 @@ pub(super) struct Store {
     memory: Mutex<Memory>,
     /// Held by everyone who makes a record and what is remembered of it the same, and alone by who does it for all.
     changing: RwLock<()>,
+    damage: Damage,
 }
 
 #[derive(Debug, Default)]
@@ -138,8 +140,8 @@ impl Store {
         let created = atomic::make_directory(&directory, DIRECTORY_MODE);
         created.map_err(|source| StoreError::Directory { act: "create", path: directory.clone(), source })?;
         let siblings = Siblings::open(&directory.with_extension(LOCK_SUFFIX)).map_err(StoreError::Locks)?;
-        atomic::sweep(&directory).map_err(StoreError::File)?;
-        let store = Self { directory, siblings, memory: Mutex::default(), changing: RwLock::default() };
+        let (memory, changing, damage) = (Mutex::default(), RwLock::default(), Damage::default());
+        let store = Self { directory, siblings, memory, changing, damage };
         for path in store.read_all()? {
             let moved = match uid_of(&path) {
                 None => store.quarantine(&path, &Bad::Name),
@@ -164,16 +166,23 @@ impl Store {
     /// Makes sure that memory has all records of GPUs whose locks the caller holds, and what other processes had done
     /// with others a moment ago. Costs nothing as long as there are no other processes.
     pub(super) fn catch_up(&self) -> Result<(), StoreError> {
-        let starts = self.siblings.starts().map_err(StoreError::Locks)?;
-        if self.memory().complete_at == Some(starts) { Ok(()) } else { self.read_all().map(drop) }
+        if self.is_outdated()? { self.read_all().map(drop) } else { Ok(()) }
     }
 
-    /// Takes all records into memory; answers which files are none. What cannot be read now remains what it was.
+    /// Whether another process may have changed records since all were read.
+    pub(super) fn is_outdated(&self) -> Result<bool, StoreError> {
+        let starts = self.siblings.starts().map_err(StoreError::Locks)?;
+        Ok(self.memory().complete_at != Some(starts))
+    }
+
+    /// Takes all records into memory; answers which files are none. What cannot be read now remains what it was. What is
+    /// read lasts, though its writer may have been killed before it made it so.
     fn read_all(&self) -> Result<Vec<PathBuf>, StoreError> {
         let _change = self.changing.write().unwrap_or_else(PoisonError::into_inner);
         // The order matters: the number, who is there, and only then the records.
         let starts = self.siblings.starts().map_err(StoreError::Locks)?;
         let alone = !self.siblings.are_present().map_err(StoreError::Locks)?;
+        atomic::sweep(&self.directory).map_err(StoreError::File)?;
         let (mut records, mut bad) = (BTreeMap::new(), Vec::new());
         for path in self.files()? {
             let Some(uid) = uid_of(&path) else {
@@ -213,6 +222,8 @@ impl Store {
 
     /// The record of a claim as it is on disk. One that is damaged is moved aside, and the claim then has none.
     pub(super) fn load(&self, uid: &ClaimUid) -> Result<Option<Record>, StoreError> {
+        // It may be what a process left that was killed.
+        self.catch_up()?;
         let _change = self.change();
         let record = match self.look(uid)? {
             Found::Record(record) => Some(*record),
@@ -250,6 +261,11 @@ impl Store {
     pub(super) fn has(&self, uid: &ClaimUid) -> bool {
         let path = self.path(uid);
         path.exists() || self.aside(&path).exists()
+    }
+
+    /// The records that were moved aside.
+    pub(super) fn damage(&self) -> &Damage {
+        &self.damage
     }
 
     /// Who holds these GPUs.
@@ -320,6 +336,7 @@ impl Store {
             error = why as &dyn std::error::Error,
             "moved a damaged claim record aside; what its claim had is forgotten, and its CDI spec stays until unprepare"
         );
+        self.damage.add(&aside, why);
         Ok(())
     }
 

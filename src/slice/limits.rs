@@ -5,12 +5,15 @@
 //! if that is enough, the device if not.
 //!
 //! Source: `pkg/apis/resource/validation` and the limits in `resource/v1/types.go` of Kubernetes 1.37, which are the
-//! strictest of all releases. Names of pool and driver are checked on the command line; the driver publishes no taints,
-//! counters, sharing or binding conditions.
+//! strictest of all releases. Names of pool and driver are checked on the command line; the driver publishes no sharing
+//! or binding conditions. Releases that take less of taints and counters are for [`fallback`](super::fallback).
+
+mod extras;
 
 use std::collections::BTreeSet;
 
-use super::{Device, quantity};
+pub(super) use self::extras::COUNTER_SETS;
+use super::{CounterSet, Device, quantity};
 use crate::device::LeftOut;
 use crate::device::attribute::{self, Value};
 
@@ -33,14 +36,18 @@ const ID_BYTES: usize = 32;
 /// `DeviceMaxDomainLength`: bytes of the domain of such a name.
 const DOMAIN_BYTES: usize = 63;
 
-/// The devices that can be published, in their order, and what was changed or left out for that.
-pub(super) fn enforce(devices: impl IntoIterator<Item = Device>) -> (Vec<Device>, Vec<LeftOut>) {
+/// The counters and devices that can be published, in their order, and what was changed or left out for that.
+pub(super) fn enforce(
+    counters: Vec<CounterSet>,
+    devices: impl IntoIterator<Item = Device>,
+) -> (Vec<CounterSet>, Vec<Device>, Vec<LeftOut>) {
     let mut left_out = Vec::new();
+    let counters = extras::sets(counters, &mut left_out);
     let mut accepted: Vec<Device> = Vec::new();
     let mut names = BTreeSet::new();
     for mut device in devices {
         let fault = if names.insert(device.name.clone()) {
-            fit(&mut device, &mut left_out).err()
+            extras::consumption_fault(&device, &counters).or_else(|| fit(&mut device, &mut left_out).err())
         } else {
             Some("another device has the same name".to_owned())
         };
@@ -49,7 +56,7 @@ pub(super) fn enforce(devices: impl IntoIterator<Item = Device>) -> (Vec<Device>
             None => accepted.push(device),
         }
     }
-    (accepted, left_out)
+    (counters, accepted, left_out)
 }
 
 /// Brings a device into shape. Fails, with the reason, if it would be worth nothing without what must go. Its name is a
@@ -68,6 +75,8 @@ fn fit(device: &mut Device, left_out: &mut Vec<LeftOut>) -> Result<(), String> {
         let fault = name_fault(resource).or_else(|| amount_fault(amount));
         fault.map(|why| leave_out(format!("capacity {resource}"), why)).is_none()
     });
+
+    extras::fit(&mut device.taints, &mut leave_out)?;
 
     // A device that hides one of its capacities could be given to a claim for which it does not suffice.
     let room = ATTRIBUTES_AND_CAPACITIES.checked_sub(device.capacity.len());
@@ -146,6 +155,7 @@ mod tests {
 
     use super::*;
     use crate::device::DeviceName;
+    use crate::slice::{Effect, Taint};
 
     const LONG_ID: &str = "a23456789012345678901234567890123";
 
@@ -154,7 +164,14 @@ mod tests {
             name: DeviceName::gpu(0),
             attributes: attributes.iter().cloned().collect(),
             capacity: capacity.iter().map(|(name, amount)| (*name, (*amount).to_owned())).collect(),
+            consumes_counters: BTreeMap::new(),
+            taints: Vec::new(),
         }
+    }
+
+    fn enforce(devices: impl IntoIterator<Item = Device>) -> (Vec<Device>, Vec<LeftOut>) {
+        let (_, devices, left_out) = super::enforce(Vec::new(), devices);
+        (devices, left_out)
     }
 
     fn whats(left_out: &[LeftOut]) -> Vec<&str> {
@@ -237,5 +254,21 @@ mod tests {
         let (devices, left_out) = enforce([plain.clone(), full, plain.clone()]);
         assert_eq!(devices, [plain]);
         assert_eq!(whats(&left_out), ["the device gpu-1", "the device gpu-0"]);
+    }
+
+    #[test]
+    fn a_device_that_would_look_healthy_or_free_without_what_must_go_is_left_out() {
+        let taint = |value: &str, effect| Taint { key: "unhealthy".to_owned(), value: value.to_owned(), effect };
+        let plain = device(&[], &[]);
+        let noted = Device { taints: vec![taint("not a value", Effect::None)], ..plain.clone() };
+        let tainted = Device { taints: vec![taint("not a value", Effect::NoSchedule)], ..plain.clone() };
+        let consumes_counters = BTreeMap::from([("gpu-0".to_owned(), BTreeMap::new())]);
+        let consumer = Device { consumes_counters, ..plain.clone() };
+        assert_eq!(enforce([noted]).0, [plain]);
+        for device in [tainted, consumer] {
+            let (devices, left_out) = enforce([device]);
+            assert!(devices.is_empty());
+            assert_eq!(whats(&left_out), ["the device gpu-0"]);
+        }
     }
 }

@@ -152,6 +152,17 @@ async fn each_bad_claim_of_a_batch_gets_its_own_error_and_the_others_their_gpus(
 }
 
 #[tokio::test]
+async fn a_claim_whose_last_pod_is_gone_is_not_prepared_by_a_call_that_comes_late() {
+    let machine = Machine::builtin("one-gpu").await;
+    let _plugin = machine.start_ready().await;
+    let claim = machine.claim("late", &["gpu-0"]);
+    machine.end_reservations(&claim);
+    let expected = "claim late is not reserved for any pod any more; delete the pod so that it is scheduled again";
+    assert_eq!(machine.prepare_one(&claim).await, Err(expected.to_owned()));
+    assert_eq!(machine.on_disk(), [const { Vec::<String>::new() }; 2]);
+}
+
+#[tokio::test]
 async fn a_gpu_goes_to_one_of_two_claims_and_the_other_is_told_which() {
     let machine = Machine::builtin("one-gpu").await;
     let _plugin = machine.start_ready().await;
@@ -191,6 +202,10 @@ async fn a_pod_with_a_bad_claim_shows_its_author_the_field_and_can_be_ended() {
 async fn what_no_api_server_should_answer_is_an_error_of_that_claim() {
     let machine = Machine::builtin("dgx-h100").await;
     let uid = |number: usize| format!("{number:08}-0000-4000-8000-000000000000");
+    let document = |uid: &str, allocation: &Value| {
+        let status = json!({"allocation": allocation, "reservedFor": [{"resource": "pods", "name": "a", "uid": "a"}]});
+        json!({"metadata": {"uid": uid}, "status": status}).to_string()
+    };
     let ours = |device: &str| result("gpu", DRIVER, NODE, device);
     let with = |change: &dyn Fn(&mut Value)| {
         let mut result = ours("gpu-7");
@@ -236,17 +251,15 @@ async fn what_no_api_server_should_answer_is_an_error_of_that_claim() {
 
     let mut answers = BTreeMap::new();
     let mut expected = Vec::new();
-    let documents = allocations.into_iter().enumerate().map(|(at, (allocation, words))| {
-        (json!({"metadata": {"uid": uid(at)}, "status": {"allocation": allocation}}).to_string(), words)
-    });
+    let documents =
+        allocations.into_iter().enumerate().map(|(at, (allocation, words))| (document(&uid(at), &allocation), words));
     for (at, (body, words)) in documents.chain(whole).enumerate() {
         answers.insert(format!("c{at}"), body);
         expected.push((ClaimRef::new("default", format!("c{at}"), uid(at)), words));
     }
     let good = ClaimRef::new("default", "good", uid(99));
     let allocation = json!({"devices": {"results": [ours("gpu-0")], "config": null}, "unheardOf": [1]});
-    let document = json!({"metadata": {"uid": good.uid}, "status": {"allocation": allocation}});
-    answers.insert("good".to_owned(), document.to_string());
+    answers.insert("good".to_owned(), document(&good.uid, &allocation));
 
     let kubeconfig = machine.node.dir().join("liar");
     liar::write_kubeconfig(liar::start(answers).await, &kubeconfig);

@@ -85,7 +85,7 @@ fn values_that_cannot_be_meant_are_refused_by_flag_and_by_environment() {
 fn paths_that_are_empty_or_relative_are_refused_by_flag_and_by_environment() {
     let is_path = |flag: &Arg| flag.get_value_names().is_some_and(|names| names[0] == "DIR" || names[0] == "FILE");
     let paths: Vec<_> = flags().into_iter().filter(is_path).collect();
-    assert_eq!(paths.len(), 11, "{paths:?}");
+    assert_eq!(paths.len(), 13, "{paths:?}");
     for flag in paths {
         let name = flag.get_long().unwrap();
         for (value, words) in [

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use fake_node::api::Kind;
 use fake_node::kubelet::ClaimRef;
 use fake_node::node::{DRIVER, NODE, Node, Settings};
 use fake_node::plugin::{Plugin, PluginSettings};
@@ -67,11 +68,21 @@ impl Machine {
         self.allocated_claim(name, &results.collect::<Vec<_>>(), &[])
     }
 
-    /// Creates a claim with this allocation.
+    /// Creates a claim with this allocation, reserved for a pod that does not exist.
     pub(crate) fn allocated_claim(&self, name: &str, results: &[Value], config: &[Value]) -> ClaimRef {
         let mut claim = self.unallocated_claim(name, results.len());
-        claim["status"] = json!({"allocation": {"devices": {"results": results, "config": config}}});
+        claim["status"] = json!({
+            "allocation": {"devices": {"results": results, "config": config}},
+            "reservedFor": [{"resource": "pods", "name": "nobody", "uid": "nobody"}],
+        });
         reference(&self.node.api.update_status(claim).unwrap())
+    }
+
+    /// Takes all pods off the list of a claim, as when the last one that used it is gone.
+    pub(crate) fn end_reservations(&self, claim: &ClaimRef) {
+        let mut claim = self.node.api.get(Kind::ResourceClaim, &claim.namespace, &claim.name).unwrap();
+        claim["status"]["reservedFor"] = json!([]);
+        self.node.api.update_status(claim).unwrap();
     }
 
     /// Creates a claim that the scheduler has not seen.

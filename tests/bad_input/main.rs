@@ -7,6 +7,7 @@
 
 mod claims;
 mod command_line;
+mod damage;
 mod disk;
 mod driver;
 mod liar;

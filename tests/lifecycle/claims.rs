@@ -1,18 +1,10 @@
-//! Claims that are late, in conflict, or beside one that hangs.
+//! Claims that are late, or beside one that hangs.
 
 use fake_node::api::{Kind, Matching, Verb};
 use fake_node::kubelet::Clock;
 use fake_node::manifest::ONE_GPU;
 
 use crate::node::{Machine, TestNode, eventually, terminate};
-
-/// A pod with a claim that exists by itself.
-fn pod_with(claim: &str) -> String {
-    format!(
-        "{{apiVersion: v1, kind: Pod, metadata: {{name: pod}}, spec: {{containers: [{{name: main, image: none}}], \
-         resourceClaims: [{{name: gpu, resourceClaimName: {claim}}}]}}}}"
-    )
-}
 
 fn reads_of(claim: &str) -> Matching {
     Matching::any().verb(Verb::Get).kind(Kind::ResourceClaim).name(claim)
@@ -38,29 +30,6 @@ async fn a_prepare_that_the_kubelet_gave_up_on_goes_on_and_its_next_try_finds_th
     let specs = node.specs();
     assert_eq!(node.prepare(&claim).await.map(|ids| ids.len()), Ok(1));
     assert_eq!(node.specs(), specs);
-    terminate(plugin).await;
-}
-
-#[tokio::test]
-async fn a_gpu_that_another_claim_holds_is_refused_by_the_holders_name_until_it_is_free() {
-    // The 60 to 90 s until the kubelet tries again are 1 to 1.5 s.
-    let node = Machine::new("dgx-h100").clock(Clock::scaled(60.0)).start().await;
-    let plugin = node.ready_plugin().await;
-    node.allocated_claim("holder", "gpu-3");
-    node.allocated_claim("waiting", "gpu-3");
-    let holder = node.run_prepared_pod(&pod_with("holder"), "holder").await.unwrap();
-
-    let waiting = node.run_pod(&pod_with("waiting"), "waiting").unwrap();
-    let error = waiting.pod.wait_error().await;
-    assert!(error.contains("gpu-3 is in use by claim default/holder"), "{error}");
-    assert_eq!((node.records().len(), node.specs().len()), (1, 1), "a refusal leaves nothing behind");
-
-    node.end_pod(holder).await.unwrap();
-    waiting.pod.wait_prepared().await.unwrap();
-    assert_eq!(node.specs().len(), 1);
-    assert!(node.spec(&waiting.claim_uids()[0]).to_string().contains("/dev/nvidia3"));
-    node.end_pod(waiting).await.unwrap();
-    assert!(node.specs().is_empty() && node.records().is_empty());
     terminate(plugin).await;
 }
 

@@ -14,10 +14,14 @@ mod node;
 
 mod claims;
 mod cluster;
+mod driver;
+mod gone;
 mod health;
+mod kill;
 mod observation;
 mod open_metrics;
 mod registration;
 mod restart;
 mod shutdown;
 mod upgrade;
+mod waiting;

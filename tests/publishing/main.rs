@@ -14,8 +14,11 @@
 #[path = "../support/node.rs"]
 mod node;
 
+// Begun first, because it takes a minute: tests run in the order of their names.
+mod credentials;
 mod layout;
 mod outage;
+mod reduced;
 mod repair;
 mod scene;
 mod telling;

@@ -9,6 +9,7 @@ use std::ops::{Deref, DerefMut};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use fake_node::api::Gate;
 use fake_node::kubelet::{ClaimRef, Clock, Kubelet};
 use fake_node::node::{self, DRIVER, NODE, Settings};
 use fake_node::plugin::{Plugin, PluginSettings};
@@ -36,6 +37,7 @@ const GRACE: Duration = Duration::from_secs(30);
 pub(crate) struct Machine {
     topology: Topology,
     release: Release,
+    gates: Vec<Gate>,
     clock: Clock,
 }
 
@@ -54,11 +56,17 @@ impl Machine {
     }
 
     pub(crate) fn of(topology: Topology) -> Self {
-        Self { topology, release: Release::V1_36, clock: Clock::scaled(SCALE) }
+        Self { topology, release: Release::V1_36, gates: Vec::new(), clock: Clock::scaled(SCALE) }
     }
 
     pub(crate) fn release(self, release: Release) -> Self {
         Self { release, ..self }
+    }
+
+    /// Turns a feature gate on.
+    pub(crate) fn gate(mut self, gate: Gate) -> Self {
+        self.gates.push(gate);
+        self
     }
 
     pub(crate) fn clock(self, clock: Clock) -> Self {
@@ -71,6 +79,7 @@ impl Machine {
         let directory = tempfile::Builder::new().prefix("node-").tempdir().unwrap();
         let settings = Settings {
             release: self.release,
+            gates: self.gates,
             clock: self.clock,
             plugin: PLUGIN.into(),
             // Cargo puts the library of a dependency beside the test.
@@ -183,7 +192,7 @@ impl TestNode {
         answer.get(&claim.uid).expect("every claim is answered").clone()
     }
 
-    /// Creates a claim that was allocated a device, whoever else was.
+    /// Creates a claim that was allocated a device, whoever else was, and reserved for a pod that does not exist.
     pub(crate) fn allocated_claim(&self, name: &str, device: &str) -> ClaimRef {
         let claim = json!({
             "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": name},
@@ -193,6 +202,7 @@ impl TestNode {
         claim["status"]["allocation"] = json!({
             "devices": {"results": [{"request": "gpu", "driver": DRIVER, "pool": NODE, "device": device}]},
         });
+        claim["status"]["reservedFor"] = json!([{"resource": "pods", "name": "nobody", "uid": "nobody"}]);
         let claim = self.node.api.update_status(claim).unwrap();
         ClaimRef::new("default", name, claim["metadata"]["uid"].as_str().unwrap())
     }

@@ -25,14 +25,25 @@ pub(crate) fn read(name: &str) -> Vec<Value> {
 /// Compares slices with a machine's file, or replaces the file if `UPDATE_GOLDEN` is set.
 pub(crate) fn assert_published(name: &str, slices: Vec<Value>) {
     let slices = slices.into_iter().map(stable).collect();
+    assert_same(&path(name), &slices);
+}
+
+/// Compares a CDI spec with a file, or replaces the file if `UPDATE_GOLDEN` is set.
+pub(crate) fn assert_spec(name: &str, spec: &Value) {
+    assert_same(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/cdi").join(name), spec);
+}
+
+fn assert_same(path: &Path, value: &Value) {
     if std::env::var_os("UPDATE_GOLDEN").is_some() {
         let mut text = String::new();
-        render(&slices, 0, &mut text);
+        render(value, 0, &mut text);
         text.push('\n');
-        replace(&path(name), &text);
+        replace(path, &text);
     }
-    let difference = difference(&Value::Array(read(name)), &slices);
-    assert!(difference.is_empty(), "{name} is published differently (UPDATE_GOLDEN=1 accepts that):\n{difference}");
+    let text = fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    let golden: Value = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    let difference = difference(&golden, value);
+    assert!(difference.is_empty(), "{} is different (UPDATE_GOLDEN=1 accepts that):\n{difference}", path.display());
 }
 
 fn path(name: &str) -> PathBuf {

@@ -5,10 +5,11 @@
 //!  golden    tests/golden/topologies/<machine>.json: what is published, pinned
 //!  nvidia    golden ⇔ topology file: names, types and values of NVIDIA's own driver
 //!  links     golden ⇔ topology file: which devices share an NVLink attribute
+//!  specs     tests/golden/cdi: the CDI spec of every machine and of every way to install the driver, pinned and injected
 //!  selectors golden ⇔ deploy/: the CEL of classes and examples, and what people wrote for NVIDIA's driver
 //! ```
 //!
-//! Only `machines` starts anything. It proves that the golden files are what is published, so that the others can read
+//! Only `machines` starts the plugin. It proves that the golden files are what is published, so that the others can read
 //! those. What they expect is computed here, from the topology file and from what is documented of NVIDIA's driver, never
 //! with code of the plugin.
 
@@ -29,6 +30,7 @@ mod links;
 mod machines;
 mod nvidia;
 mod selectors;
+mod specs;
 
 use serde_json::Value;
 use topology::{Gpu, Topology};

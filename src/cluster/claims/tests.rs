@@ -3,6 +3,9 @@ use serde_json::json;
 use super::*;
 use crate::cluster::fake::{DRIVER, Fake, Fault};
 
+/// For reading a claim.
+const BUDGET: Duration = Duration::from_secs(20);
+
 const PATH: &str = "namespaces/team-a/resourceclaims/two-gpus";
 
 fn name() -> ClaimName {
@@ -14,7 +17,9 @@ fn uid() -> ClaimUid {
 }
 
 fn with_devices(devices: &Value) -> Value {
-    json!({"metadata": {"uid": uid().as_str()}, "status": {"allocation": {"devices": devices}}})
+    let consumers = json!([{"resource": "pods", "name": "a", "uid": "pod-uid"}]);
+    let status = json!({"allocation": {"devices": devices}, "reservedFor": consumers});
+    json!({"metadata": {"name": "two-gpus", "uid": uid().as_str()}, "status": status})
 }
 
 fn result_of(driver: &str, device: &str) -> Value {
@@ -25,17 +30,25 @@ fn a_claim() -> Value {
     with_devices(&json!({"results": [result_of(DRIVER, "gpu-0")]}))
 }
 
-fn read(document: Value) -> Result<Claim, ClaimError> {
-    parse(document, &name(), &uid(), DRIVER)
+fn read(document: &Value) -> Result<Claim, ClaimError> {
+    read_text(&document.to_string())
+}
+
+fn read_text(document: &str) -> Result<Claim, ClaimError> {
+    parse(serde_json::from_str(document).unwrap(), &name(), &uid(), DRIVER)
+}
+
+fn soon() -> Instant {
+    Instant::now() + BUDGET
 }
 
 async fn fetch(fake: &Fake) -> Result<Claim, ClaimError> {
-    fake.cluster().claim(&name(), &uid()).await
+    fake.cluster().claim(&name(), &uid(), soon()).await
 }
 
 #[test]
 fn only_what_names_our_driver_is_kept_in_the_order_of_the_allocation() {
-    let claim = read(with_devices(&json!({
+    let claim = read(&with_devices(&json!({
         "fieldOfTomorrow": {},
         "results": [
             {"request": "main/small", "driver": DRIVER, "pool": "node-a/gpu", "device": "gpu-3", "tolerations": []},
@@ -55,12 +68,26 @@ fn only_what_names_our_driver_is_kept_in_the_order_of_the_allocation() {
 }
 
 #[test]
+fn parameters_are_kept_as_they_are_written() {
+    let parameters = r#"{"sharing": null, "sharing":{"strategy":1e999, "deep": [[[]]]}}"#;
+    let config = |driver: &str, parameters: &str| {
+        format!(r#"{{"source": "FromClaim", "opaque": {{"parameters": {parameters}, "driver": "{driver}"}}}}"#)
+    };
+    let deep = "[".repeat(1000) + &"]".repeat(1000);
+    let configs = [config("other", &deep), config(DRIVER, parameters), config(DRIVER, &deep)].join(", ");
+    let whole = with_devices(&json!({"results": [result_of(DRIVER, "gpu-0")], "config": "HERE"})).to_string();
+    let claim = read_text(&whole.replace(r#""HERE""#, &format!("[{configs}]"))).unwrap();
+    let kept: Vec<_> = claim.configs.iter().map(|config| config.parameters.as_str()).collect();
+    assert_eq!(kept, [parameters, &deep]);
+}
+
+#[test]
 fn configs_of_the_class_come_before_those_of_the_claim() {
     let config = |source: &str, driver: &str, id: u32| {
         let opaque = json!({"driver": driver, "parameters": {"id": id}});
         json!({"source": source, "requests": ["gpus"], "opaque": opaque})
     };
-    let claim = read(with_devices(&json!({
+    let claim = read(&with_devices(&json!({
         "results": [result_of(DRIVER, "gpu-0")],
         "config": [
             config("FromClaim", DRIVER, 1), config("FromClass", "other", 2), config("FromClass", DRIVER, 3),
@@ -68,8 +95,8 @@ fn configs_of_the_class_come_before_those_of_the_claim() {
         ],
     })))
     .unwrap();
-    let ids: Vec<_> = claim.configs.iter().map(|config| config.parameters["id"].as_u64().unwrap()).collect();
-    assert_eq!(ids, [3, 1, 4]);
+    let parameters: Vec<_> = claim.configs.iter().map(|config| config.parameters.as_str()).collect();
+    assert_eq!(parameters, [r#"{"id":3}"#, r#"{"id":1}"#, r#"{"id":4}"#]);
     assert_eq!(claim.configs[0].requests, ["gpus"]);
 }
 
@@ -84,10 +111,18 @@ fn what_is_wrong_with_a_claim_is_said_in_one_line_without_its_namespace() {
     let many = |entry: Value, count: usize| vec![entry; count];
     let mut replaced = a_claim();
     replaced["metadata"]["uid"] = "another".into();
+    let reserved_for = |consumers: Value| {
+        let mut claim = a_claim();
+        claim["status"]["reservedFor"] = consumers;
+        claim
+    };
     for (document, expected) in [
         (replaced, "was replaced by another"),
         (json!({"metadata": {"uid": uid().as_str()}}), "is not allocated"),
         (json!({"metadata": {"uid": uid().as_str()}, "status": {"allocation": null}}), "is not allocated"),
+        (reserved_for(json!(null)), "is not reserved for any pod any more; delete the pod"),
+        (reserved_for(json!([])), "is not reserved for any pod any more"),
+        (reserved_for(json!("everybody")), "cannot be read"),
         (with_devices(&json!({})), "has no device of driver gpu.nvidia.com"),
         (with_devices(&json!({"results": [result_of("other", "gpu-0")]})), "has no device of driver gpu.nvidia.com"),
         (json!([]), "cannot be read"),
@@ -104,7 +139,7 @@ fn what_is_wrong_with_a_claim_is_said_in_one_line_without_its_namespace() {
         (config(json!({"source": "y".repeat(5000), "opaque": {"driver": DRIVER, "parameters": {}}})), "config[0]"),
     ] {
         let text = document.to_string();
-        let error = read(document).unwrap_err();
+        let error = read(&document).unwrap_err();
         let message = error.to_string();
         assert!(message.contains(expected), "{text:.80}: {message}");
         assert!(message.starts_with("claim two-gpus ") && !message.contains("team-a"), "{message}");
@@ -122,8 +157,8 @@ async fn a_claim_is_read_in_the_version_that_the_server_speaks() {
             state.claims.insert(PATH.into(), a_claim());
         });
         let cluster = fake.cluster();
-        cluster.claim(&name(), &uid()).await.unwrap();
-        cluster.clone().claim(&name(), &uid()).await.unwrap();
+        cluster.claim(&name(), &uid(), soon()).await.unwrap();
+        cluster.clone().claim(&name(), &uid(), soon()).await.unwrap();
         let read = format!("GET /apis/resource.k8s.io/{version}/{PATH}");
         assert_eq!(fake.look(|state| state.log.clone()), ["GET /apis/resource.k8s.io".to_owned(), read.clone(), read]);
     }
@@ -137,9 +172,9 @@ async fn a_server_that_changes_its_version_is_asked_again() {
         state.claims.insert(PATH.into(), a_claim());
     });
     let cluster = fake.cluster();
-    cluster.claim(&name(), &uid()).await.unwrap();
+    cluster.claim(&name(), &uid(), soon()).await.unwrap();
     fake.change(|state| state.served = vec!["v1"]);
-    cluster.claim(&name(), &uid()).await.unwrap();
+    cluster.claim(&name(), &uid(), soon()).await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
@@ -155,7 +190,7 @@ async fn names_that_would_lead_elsewhere_are_not_asked_for() {
     let fake = Fake::new();
     for text in ["", "..", "a/b", "x?watch=true", "a b", "%2e"] {
         let name = ClaimName { namespace: "default".into(), name: text.into() };
-        let error = fake.cluster().claim(&name, &uid()).await.unwrap_err();
+        let error = fake.cluster().claim(&name, &uid(), soon()).await.unwrap_err();
         assert!(matches!(error, ClaimError::NotFound { .. }), "{error}");
     }
     assert!(fake.look(|state| state.log.is_empty()));
@@ -246,4 +281,56 @@ async fn an_answer_without_end_is_cut_off() {
     fake.on_request(move |_, line| line.ends_with(PATH).then_some(Fault::Answer { code: 200, headers: &[], body }));
     let error = fetch(&fake).await.unwrap_err();
     assert!(error.to_string().contains("longer than"), "{error}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_is_gone_only_if_the_server_says_so_of_this_very_claim() {
+    let with = |field: &str, value: Value| {
+        let mut claim = a_claim();
+        claim["metadata"][field] = value;
+        Some(claim)
+    };
+    for (stored, expected) in [
+        (Some(a_claim()), Some(false)),
+        // Not allocated, but there.
+        (Some(json!({"metadata": a_claim()["metadata"]})), Some(false)),
+        (None, Some(true)),
+        (with("uid", json!("another")), Some(true)),
+        (with("uid", json!("")), None),
+        (with("uid", json!(null)), None),
+        (with("name", json!("another")), None),
+        (Some(json!({"kind": "Status"})), None),
+    ] {
+        let fake = Fake::new();
+        let text = format!("{stored:?}");
+        fake.change(|state| state.claims.extend(stored.map(|claim| (PATH.to_owned(), claim))));
+        assert_eq!(fake.cluster().is_gone(&name(), &uid()).await.ok(), expected, "{text}");
+        assert_eq!(fake.look(|state| state.count("GET")), 2, "once, and the versions: {text}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_failure_makes_a_claim_gone() {
+    let faults: [fn() -> Fault; 7] = [
+        || Fault::Refuse,
+        || Fault::Hang,
+        || Fault::Answer { code: 500, headers: &[], body: "{}" },
+        || Fault::Answer { code: 403, headers: &[], body: r#"{"kind": "Status", "details": {"name": "two-gpus"}}"# },
+        || Fault::Answer { code: 404, headers: &[], body: "404 page not found\n" },
+        || Fault::Answer { code: 404, headers: &[], body: r#"{"kind": "Status", "details": {}}"# },
+        || Fault::Answer { code: 410, headers: &[], body: r#"{"kind": "Status", "details": {"name": "two-gpus"}}"# },
+    ];
+    for path in ["/apis/resource.k8s.io", PATH] {
+        for (number, fault) in faults.iter().enumerate() {
+            let fake = Fake::new();
+            let fault = *fault;
+            fake.on_request(move |_, line| line.ends_with(path).then(fault));
+            assert!(fake.cluster().is_gone(&name(), &uid()).await.is_err(), "fault {number} of {path}");
+        }
+    }
+    let fake = Fake::new();
+    fake.change(|state| state.served = vec![]);
+    assert!(fake.cluster().is_gone(&name(), &uid()).await.is_err());
+    let elsewhere = ClaimName { namespace: "..".into(), ..name() };
+    assert!(!fake.cluster().is_gone(&elsewhere, &uid()).await.unwrap());
 }

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// In any minute. A 16-GPU node under dynamic MIG has 18 slices, so that a new generation still goes out in one go. With
-/// the one Event that there may be in a minute, that is less than 20 writes.
+/// In any minute. A 16-GPU node under dynamic MIG has 18 slices, so that a new generation still goes out in one go. Events
+/// are limited to two in a minute, and dry runs are as rare as what they ask about.
 const WRITES: usize = 18;
 const WINDOW: Duration = Duration::from_secs(60);
 

@@ -9,6 +9,8 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
 use crate::cluster::request::RequestError;
+use crate::cluster::slices::Change;
+use crate::slice::fallback::Extras;
 
 /// Metrics of slices. Cheap to clone; clones count together.
 #[derive(Debug, Clone, Default)]
@@ -17,12 +19,27 @@ pub struct Metrics {
     pub(super) accepted_generation: Gauge,
     pub(super) accepted_seconds: Gauge<f64, AtomicU64>,
     pub(super) altered: Gauge,
+    pub(super) reduced: Family<Reduced, Gauge>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(super) struct Write {
     pub(super) verb: Verb,
     pub(super) result: Outcome,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(super) struct Reduced {
+    pub(super) without: Extra,
+}
+
+/// What a server may not keep.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelValue)]
+#[allow(non_camel_case_types, reason = "the names are the label values")]
+pub(super) enum Extra {
+    lists,
+    counters,
+    taints,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelValue)]
@@ -72,7 +89,33 @@ impl Metrics {
             "ResourceSlices of this node that the API server does not store as sent",
             metrics.altered.clone(),
         );
+        registry.register(
+            "slices_reduced",
+            "1 while ResourceSlices of this node are published without what the API server does not keep",
+            metrics.reduced.clone(),
+        );
+        metrics.reduce(Extras::NONE);
         metrics
+    }
+
+    /// Sets what slices are published without.
+    pub(super) fn reduce(&self, without: Extras) {
+        let Extras { lists, counters, taints } = without;
+        for (without, is_lost) in [(Extra::lists, lists), (Extra::counters, counters), (Extra::taints, taints)] {
+            self.reduced.get_or_create(&Reduced { without }).set(is_lost.into());
+        }
+    }
+}
+
+// === impl Verb ===
+
+impl Verb {
+    pub(super) fn of(change: &Change) -> Self {
+        match change {
+            Change::Delete { .. } => Self::delete,
+            Change::Update { .. } => Self::update,
+            Change::Create { .. } => Self::create,
+        }
     }
 }
 

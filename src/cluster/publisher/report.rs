@@ -9,6 +9,8 @@ use tokio::sync::watch;
 use super::metrics::Metrics;
 use crate::cluster::node_events::NodeEvents;
 use crate::cluster::request::RequestError;
+use crate::device::DeviceName;
+use crate::slice::fallback::Extras;
 
 /// What the API server has of this node's pool.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -48,19 +50,28 @@ const CONTESTED: &str = "what is written is changed or deleted at once; who else
 
 const THROTTLED: &str = "there is more to write than may be written in a minute";
 
+/// What a server that does not keep something is said to lack, the gate that may be off, and what follows.
+const WITHOUT_LISTS: &str =
+    "lists (feature gate DRAListTypeAttributes), so attributes have one value each or are missing";
+const WITHOUT_COUNTERS: &str =
+    "counters (DRAPartitionableDevices), so GPUs that are offered whole and in parts are withdrawn";
+const WITHOUT_TAINTS: &str = "taints (DRADeviceTaints), so devices that must not be used are withdrawn";
+
 /// Tells them.
 pub(super) struct Report {
     published: watch::Sender<Published>,
     metrics: Metrics,
     events: NodeEvents,
+    /// What was said last of slices being reduced, and the Events about it: no other trouble keeps them back.
+    reduced: (String, NodeEvents),
 }
 
 // === impl Report ===
 
 impl Report {
-    pub(super) fn new(metrics: Metrics, events: NodeEvents) -> (Self, watch::Receiver<Published>) {
+    pub(super) fn new(metrics: Metrics, [events, reductions]: [NodeEvents; 2]) -> (Self, watch::Receiver<Published>) {
         let (published, receiver) = watch::channel(Published::Never { reason: UNKNOWN.to_owned() });
-        (Self { published, metrics, events }, receiver)
+        (Self { published, metrics, events, reduced: (String::new(), reductions) }, receiver)
     }
 
     /// From now on something is wanted.
@@ -134,6 +145,32 @@ impl Report {
             fields.join(", ")
         );
         self.events.warn("ResourceSlicesAltered", &note).await;
+    }
+
+    /// What of the slices the server does not keep, and the devices that are not offered for that.
+    pub(super) async fn reduced(&mut self, without: Extras, withdrawn: &[&DeviceName]) {
+        self.metrics.reduce(without);
+        let Extras { lists, counters, taints } = without;
+        let reasons = [(lists, WITHOUT_LISTS), (counters, WITHOUT_COUNTERS), (taints, WITHOUT_TAINTS)];
+        let mut note =
+            reasons.iter().filter(|(is_lost, _)| *is_lost).map(|(_, why)| *why).collect::<Vec<_>>().join("; ");
+        if !withdrawn.is_empty() {
+            let names: Vec<_> = withdrawn.iter().map(|name| name.as_str()).collect();
+            note += "; not offered: ";
+            note += &names.join(", ");
+        }
+        let (told, events) = &mut self.reduced;
+        if note == *told {
+            return;
+        }
+        told.clone_from(&note);
+        if note.is_empty() {
+            tracing::info!("nothing is missing any more in this node's ResourceSlices");
+        } else {
+            let note = format!("the API server does not keep all parts of ResourceSlices. Missing are {note}");
+            tracing::warn!("publishing less than there is: {note}");
+            events.warn("ResourceSlicesReduced", &note).await;
+        }
     }
 
     async fn not_published(&mut self, reason: &str) {

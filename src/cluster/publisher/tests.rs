@@ -1,3 +1,5 @@
+mod reduced;
+
 use serde_json::json;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;

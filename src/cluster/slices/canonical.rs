@@ -117,7 +117,8 @@ fn pruned(value: &Value) -> Value {
     }
 }
 
-fn is_empty(value: &Value) -> bool {
+/// Whether a value says nothing.
+pub(super) fn is_empty(value: &Value) -> bool {
     match value {
         Value::Null => true,
         Value::Array(items) => items.is_empty(),

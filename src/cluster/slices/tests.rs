@@ -1,9 +1,9 @@
 use proptest::prelude::*;
 
-use crate::device::DeviceName;
-
 use super::*;
 use crate::cluster::fake::{DRIVER, NODE};
+use crate::device::{DeviceName, attribute};
+use crate::slice::{CounterSet, Device, Effect, Taint};
 
 pub(in crate::cluster) fn owner() -> Owner {
     Owner { driver: DRIVER.into(), node: NODE.into(), node_uid: "node-uid-1".into() }
@@ -20,17 +20,41 @@ pub(in crate::cluster) fn gpu(number: u32) -> Device {
             ("resource.kubernetes.io/numaNode", attribute::Value::Int(i64::from(number))),
         ]),
         capacity: BTreeMap::from([("memory", "80Gi".to_owned())]),
+        consumes_counters: BTreeMap::new(),
+        taints: Vec::new(),
     }
 }
 
 /// A pool with these GPUs in each slice.
 pub(in crate::cluster) fn pool(slices: &[&[u32]]) -> Pool {
-    let slice = |gpus: &&[u32]| crate::slice::Slice { devices: gpus.iter().copied().map(gpu).collect() };
+    let slice = |gpus: &&[u32]| Slice { devices: gpus.iter().copied().map(gpu).collect(), ..Slice::default() };
     Pool { name: NODE.into(), slices: slices.iter().map(slice).collect() }
 }
 
 pub(in crate::cluster) fn a_pool() -> Pool {
     pool(&[&[0, 1]])
+}
+
+/// A pool with everything that not all servers keep: a GPU that is offered whole and in parts, one that is well, and one
+/// that is sick.
+pub(in crate::cluster) fn pool_with_extras() -> Pool {
+    let slice_0 = || BTreeMap::from([("slice-0".to_owned(), 1)]);
+    let gpu_0 = CounterSet { name: "gpu-0".to_owned(), counters: slice_0() };
+    let taint = |value: &str, effect| Taint { key: format!("{DRIVER}/unhealthy"), value: value.to_owned(), effect };
+    let gpu = |number: u32| {
+        let mut gpu = gpu(number);
+        gpu.attributes.insert("resource.kubernetes.io/numaNode", attribute::Value::Ints(vec![number.into(), 9]));
+        gpu.attributes.insert("nvlinkCliques", attribute::Value::Strings(vec!["a".to_owned(), "b".to_owned()]));
+        gpu
+    };
+    let consumes_counters = BTreeMap::from([("gpu-0".to_owned(), slice_0())]);
+    let whole =
+        Device { consumes_counters: consumes_counters.clone(), taints: vec![taint("", Effect::None)], ..gpu(0) };
+    let part = Device { name: DeviceName::parse("gpu-0-mig-0").unwrap(), consumes_counters, ..gpu(0) };
+    let sick = Device { taints: vec![taint("xid-79", Effect::NoSchedule), taint("", Effect::None)], ..gpu(2) };
+    let counters = Slice { shared_counters: vec![gpu_0], ..Slice::default() };
+    let devices = Slice { devices: vec![whole, part, gpu(1), sick], ..Slice::default() };
+    Pool { name: NODE.into(), slices: vec![counters, devices] }
 }
 
 pub(in crate::cluster) fn desired_for(pool: &Pool) -> Vec<Value> {
@@ -207,6 +231,36 @@ fn a_slice_without_devices_has_no_list_of_devices() {
     let slice = &desired_for(&pool(&[&[]]))[0];
     assert!(slice["spec"].get("devices").is_none(), "{slice}");
     assert_eq!(slice["spec"]["pool"]["resourceSliceCount"], 1);
+}
+
+#[test]
+fn a_taint_that_is_written_again_keeps_its_time() {
+    let mut wanted = pool_with_extras();
+    let mut existing = stored(&wanted, 7);
+    for (index, time) in ["2027-01-01T00:00:00Z", "2027-01-02T00:00:00Z"].into_iter().enumerate() {
+        existing[1]["spec"]["devices"][3]["taints"][index]["timeAdded"] = time.into();
+    }
+    assert_eq!(short(&existing, &wanted), (7, String::new()), "a time is no difference");
+
+    let before = wanted.slices[1].devices[3].taints.clone();
+    let new = Taint { value: "xid-48".to_owned(), ..before[0].clone() };
+    wanted.slices[1].devices[3].taints = vec![new, before[1].clone()];
+    wanted.slices[1].devices[2].taints = before;
+    let plan = changes(&existing, &desired_for(&wanted), &Adopted::default());
+    let [Change::Update { object, .. }] = plan.changes.as_slice() else { panic!("{plan:?}") };
+    let times = |device: usize| -> Vec<_> {
+        let taints = object["spec"]["devices"][device]["taints"].as_array().unwrap();
+        taints.iter().map(|taint| taint["timeAdded"].as_str()).collect()
+    };
+    assert_eq!(times(3), [None, Some("2027-01-02T00:00:00Z")], "a new one has no time yet");
+    assert_eq!(times(2), [None, None], "nor have those of another device");
+
+    // The device moves into another slice.
+    existing.swap(0, 1);
+    existing[0]["metadata"]["name"] = format!("00002-{DRIVER}-{NODE}-x").into();
+    let plan = changes(&existing, &desired_for(&wanted), &Adopted::default());
+    let Some(Change::Create { object, .. }) = plan.changes.last() else { panic!("{plan:?}") };
+    assert_eq!(object["spec"]["devices"][3]["taints"][1]["timeAdded"], "2027-01-02T00:00:00Z");
 }
 
 #[test]

@@ -185,6 +185,11 @@ pub fn position(name: &str) -> usize {
     ALL.iter().position(|attribute| attribute.name == name).unwrap_or(ALL.len())
 }
 
+/// The type that the reference gives an attribute; those that are lists and nothing else are not in it.
+pub fn kind(name: &str) -> Option<Kind> {
+    ALL.iter().find(|attribute| attribute.name == name).map(|attribute| attribute.kind)
+}
+
 const fn nvidia(name: &'static str, kind: Kind, about: &'static str, example: &'static str) -> Attribute {
     Attribute { name, kind, origin: Origin::Nvidia, about, omitted: None, example }
 }

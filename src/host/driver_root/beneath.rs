@@ -5,6 +5,7 @@
 //! swaps them meanwhile.
 
 use std::ffi::OsString;
+use std::fs::FileType;
 use std::io;
 use std::path::{Component, Path, PathBuf};
 
@@ -14,18 +15,32 @@ const MAX_LINKS: u32 = 40;
 /// Follows all links as a process would whose root directory is `root`: absolute links start there again, and `..`
 /// stops there. Answers the path relative to `root`; everything on it exists.
 pub(super) fn resolve(root: &Path, path: &Path) -> io::Result<PathBuf> {
+    Ok(follow(root, PathBuf::new(), path)?.0)
+}
+
+/// Follows all links of a regular file below a directory that has been resolved before: many files are looked for in few
+/// directories, and each part of a path costs a system call.
+pub(super) fn regular_file(root: &Path, directory: &Path, path: &Path) -> Option<PathBuf> {
+    let (path, kind) = follow(root, directory.to_owned(), path).ok()?;
+    kind.is_some_and(|kind| kind.is_file()).then_some(path)
+}
+
+/// Also answers what stands at the end, where that was looked at.
+fn follow(root: &Path, mut done: PathBuf, path: &Path) -> io::Result<(PathBuf, Option<FileType>)> {
     let mut pending = parts(path);
-    let mut done = PathBuf::new();
+    let mut kind = None;
     let mut links = 0;
     while let Some(part) = pending.pop() {
         if part == ".." {
             done.pop();
+            kind = None;
             continue;
         }
         let next = done.join(&part);
         let local = root.join(&next);
-        if !local.symlink_metadata()?.is_symlink() {
-            done = next;
+        let found = local.symlink_metadata()?.file_type();
+        if !found.is_symlink() {
+            (done, kind) = (next, Some(found));
             continue;
         }
         links += 1;
@@ -34,11 +49,11 @@ pub(super) fn resolve(root: &Path, path: &Path) -> io::Result<PathBuf> {
         }
         let target = local.read_link()?;
         if target.is_absolute() {
-            done = PathBuf::new();
+            (done, kind) = (PathBuf::new(), None);
         }
         pending.extend(parts(&target));
     }
-    Ok(done)
+    Ok((done, kind))
 }
 
 /// The parts of a path, last first.
@@ -84,6 +99,18 @@ mod tests {
         ] {
             assert_eq!(resolve(root.path(), Path::new(path)).unwrap(), Path::new(expected), "{path}");
         }
+    }
+
+    #[test]
+    fn only_regular_files_are_found_in_a_directory() {
+        let root = tree();
+        let find = |name| regular_file(root.path(), Path::new("usr/lib"), Path::new(name));
+        symlink("..", root.path().join("usr/lib/up")).unwrap();
+        fs::create_dir(root.path().join("usr/lib/directory")).unwrap();
+        assert_eq!(find("real").unwrap(), Path::new("usr/lib/real"));
+        assert_eq!(find("absolute").unwrap(), Path::new("usr/lib/real"));
+        assert_eq!(find("outwards").unwrap(), Path::new("etc/passwd"));
+        assert_eq!(["up", "directory", "none"].map(find), [None, None, None]);
     }
 
     #[test]

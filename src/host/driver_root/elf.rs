@@ -25,7 +25,7 @@ const MAX_PROGRAM_HEADERS: u64 = 256;
 /// Driver libraries have about thirty.
 const MAX_DYNAMIC_ENTRIES: u64 = 4096;
 /// The longest file name on Linux.
-const MAX_SONAME_BYTES: usize = 255;
+const MAX_SONAME_BYTES: u64 = 255;
 
 /// What a file is to the dynamic loader.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,16 +40,9 @@ pub(super) enum Elf {
 
 /// Reads a file.
 pub(super) fn read(path: &Path) -> io::Result<Elf> {
-    let file = File::open(path)?;
-    match inspect(&file) {
-        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(Elf::Other),
-        result => result,
-    }
-}
-
-fn inspect(file: &impl FileExt) -> io::Result<Elf> {
-    let header: [u8; HEADER_BYTES] = at(file, 0)?;
-    if header[..4] != MAGIC {
+    let file = &File::open(path)?;
+    let header = up_to(file, 0, HEADER_BYTES as u64)?;
+    if header.len() < HEADER_BYTES || header[..4] != MAGIC {
         return Ok(Elf::Other);
     }
     if header[4] != CLASS_64 || header[5] != LITTLE_ENDIAN {
@@ -70,18 +63,17 @@ struct Segments {
 // === impl Segments ===
 
 impl Segments {
-    fn read(file: &impl FileExt, header: &[u8; HEADER_BYTES]) -> io::Result<Option<Self>> {
+    fn read(file: &impl FileExt, header: &[u8]) -> io::Result<Option<Self>> {
         let start = word(header, 32, 8);
         let (size, count) = (word(header, 54, 2), word(header, 56, 2));
-        if size < PROGRAM_HEADER_BYTES as u64 || count > MAX_PROGRAM_HEADERS {
+        if size != PROGRAM_HEADER_BYTES as u64 || count > MAX_PROGRAM_HEADERS {
             return Ok(None);
         }
         let mut segments = Self { loads: Vec::new(), dynamic: None };
-        for index in 0..count {
-            let Some(offset) = start.checked_add(index * size) else { return Ok(None) };
-            let entry: [u8; PROGRAM_HEADER_BYTES] = at(file, offset)?;
-            let (offset, address, size) = (word(&entry, 8, 8), word(&entry, 16, 8), word(&entry, 32, 8));
-            match word(&entry, 0, 4) {
+        let table = up_to(file, start, count * size)?;
+        for entry in table.chunks_exact(PROGRAM_HEADER_BYTES) {
+            let (offset, address, size) = (word(entry, 8, 8), word(entry, 16, 8), word(entry, 32, 8));
+            match word(entry, 0, 4) {
                 PT_LOAD => segments.loads.push((address, offset, size)),
                 PT_DYNAMIC => segments.dynamic = Some((offset, size)),
                 _ => {}
@@ -93,14 +85,12 @@ impl Segments {
     fn soname(&self, file: &impl FileExt) -> io::Result<Option<String>> {
         let Some((start, size)) = self.dynamic else { return Ok(None) };
         let (mut name, mut strings) = (None, None);
-        let entry_bytes = DYNAMIC_ENTRY_BYTES as u64;
-        for index in 0..(size / entry_bytes).min(MAX_DYNAMIC_ENTRIES) {
-            let Some(offset) = start.checked_add(index * entry_bytes) else { return Ok(None) };
-            let entry: [u8; DYNAMIC_ENTRY_BYTES] = at(file, offset)?;
-            match word(&entry, 0, 8) {
+        let table = up_to(file, start, size.min(MAX_DYNAMIC_ENTRIES * DYNAMIC_ENTRY_BYTES as u64))?;
+        for entry in table.chunks_exact(DYNAMIC_ENTRY_BYTES) {
+            match word(entry, 0, 8) {
                 DT_NULL => break,
-                DT_STRTAB => strings = Some(word(&entry, 8, 8)),
-                DT_SONAME => name = Some(word(&entry, 8, 8)),
+                DT_STRTAB => strings = Some(word(entry, 8, 8)),
+                DT_SONAME => name = Some(word(entry, 8, 8)),
                 _ => {}
             }
         }
@@ -120,17 +110,8 @@ impl Segments {
 
 /// A string that ends with a zero and can be a file name.
 fn text(file: &impl FileExt, offset: u64) -> io::Result<Option<String>> {
-    let mut bytes = [0; MAX_SONAME_BYTES + 1];
-    let mut filled = 0;
-    check(offset)?;
-    // The string may be the last thing in the file, so a short read is no error.
-    while filled < bytes.len() {
-        match file.read_at(&mut bytes[filled..], offset.saturating_add(filled as u64))? {
-            0 => break,
-            read => filled += read,
-        }
-    }
-    let Some(end) = bytes[..filled].iter().position(|byte| *byte == 0) else { return Ok(None) };
+    let bytes = up_to(file, offset, MAX_SONAME_BYTES + 1)?;
+    let Some(end) = bytes.iter().position(|byte| *byte == 0) else { return Ok(None) };
     let plain = |byte: &u8| byte.is_ascii_graphic() && *byte != b'/';
     if end == 0 || !bytes[..end].iter().all(plain) || bytes[0] == b'.' {
         return Ok(None);
@@ -138,16 +119,23 @@ fn text(file: &impl FileExt, offset: u64) -> io::Result<Option<String>> {
     Ok(String::from_utf8(bytes[..end].to_vec()).ok())
 }
 
-fn at<const N: usize>(file: &impl FileExt, offset: u64) -> io::Result<[u8; N]> {
-    let mut bytes = [0; N];
-    check(offset)?;
-    file.read_exact_at(&mut bytes, offset)?;
+/// What the file has at an offset, at most `length` bytes: few calls, because this is done to every library at every look
+/// at the driver.
+fn up_to(file: &impl FileExt, offset: u64, length: u64) -> io::Result<Vec<u8>> {
+    // An offset that the kernel cannot express (half of 64 bits and more) is beyond the end of any file.
+    if offset > u64::MAX / 4 {
+        return Ok(Vec::new());
+    }
+    let mut bytes = vec![0; usize::try_from(length).unwrap_or_default()];
+    let mut filled = 0;
+    while filled < bytes.len() {
+        match file.read_at(&mut bytes[filled..], offset + filled as u64)? {
+            0 => break,
+            read => filled += read,
+        }
+    }
+    bytes.truncate(filled);
     Ok(bytes)
-}
-
-/// An offset that the kernel cannot express (half of 64 bits and more) is beyond the end of any file.
-fn check(offset: u64) -> io::Result<()> {
-    if offset > u64::MAX / 4 { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(()) }
 }
 
 /// The little-endian number of `size` bytes at `start`, both of which callers choose within `bytes`.

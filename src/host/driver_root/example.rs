@@ -4,6 +4,8 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
+use tempfile::TempDir;
+
 use super::DriverRoot;
 
 pub(crate) const VERSION: &str = "580.105.08";
@@ -11,7 +13,7 @@ pub(crate) const VERSION: &str = "580.105.08";
 /// A driver root in a temporary directory, or somewhere in another one.
 pub(crate) struct Tree {
     path: PathBuf,
-    _temporary: Option<tempfile::TempDir>,
+    _temporary: Option<TempDir>,
 }
 
 // === impl Tree ===
@@ -19,7 +21,7 @@ pub(crate) struct Tree {
 impl Tree {
     /// No driver in it.
     pub(crate) fn empty() -> Self {
-        let temporary = tempfile::tempdir().unwrap();
+        let temporary = temporary_directory();
         Self { path: temporary.path().to_owned(), _temporary: Some(temporary) }
     }
 
@@ -65,6 +67,11 @@ impl Tree {
         symlink("usr/lib", self.path.join("lib")).unwrap();
         self.write("run/nvidia-persistenced/socket", b"");
     }
+}
+
+/// In memory where there is room for it: tests make many files, and some wait for the disk at each.
+pub(crate) fn temporary_directory() -> TempDir {
+    tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
 }
 
 /// The smallest ELF file that a loader would find a SONAME in: one segment that holds everything, one that points at

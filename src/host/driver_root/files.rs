@@ -10,10 +10,14 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use super::elf::{self, Elf};
-use super::{DriverRoot, beneath, under};
+use super::graphics::Graphics;
+use super::{Directory, DriverRoot, relative, under};
 
-/// Where programs are looked for.
+/// Where programs are looked for, and found by people in a container.
 const BINARY_DIRECTORIES: &[&str] = &["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"];
+
+/// Where Bottlerocket has the programs that it has no link for in `/usr/bin`, and where containers get them.
+const HIDDEN_BINARIES: (&str, &str) = ("usr/libexec/nvidia/tesla/bin", "/usr/bin");
 
 /// Programs for compute and monitoring.
 const BINARIES: &[&str] = &[
@@ -26,6 +30,9 @@ const BINARIES: &[&str] = &[
     "nvidia-imex-ctl",
 ];
 
+/// Programs for X.
+const GRAPHICS_BINARIES: &[&str] = &["nvidia-xconfig"];
+
 /// Where the driver's daemons listen: both spellings, of which one is usually a link to the other.
 const SOCKET_DIRECTORIES: &[&str] = &["/run", "/var/run"];
 
@@ -33,9 +40,15 @@ const SOCKET_DIRECTORIES: &[&str] = &["/run", "/var/run"];
 /// share its GPU must not attach to a daemon that happens to run on the host.
 const SOCKETS: &[&str] = &["nvidia-persistenced/socket", "nvidia-fabricmanager/socket"];
 
-/// What a container runs CUDA with. Programs also ask for it by the name that only development packages install, so that
-/// name is made too, as NVIDIA's tools do.
-const CUDA: (&str, &str) = ("libcuda.so.", "libcuda.so");
+/// What a container runs CUDA with.
+const CUDA: &str = "libcuda.so.";
+
+/// Libraries that programs also ask for by the name that only development packages install. That name is made where the
+/// host has it, and for these always, as NVIDIA's tools do.
+const BARE: &[&str] = &["libcuda", "libnvidia-opticalflow", "libnvidia-vulkan-producer"];
+
+/// The driver's library that GLVND asks for by another name where no X server says which vendor to take.
+const INDIRECT: (&str, &str) = ("libGLX_nvidia", "libGLX_indirect.so.0");
 
 /// What the kernel says about where firmware is.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -44,6 +57,8 @@ pub struct Kernel {
     pub release: Option<String>,
     /// `/sys/module/firmware_class/parameters/path`.
     pub firmware_path: Option<PathBuf>,
+    /// See [`module_version`].
+    pub driver_version: Option<String>,
 }
 
 /// What was found under a driver root.
@@ -51,8 +66,12 @@ pub struct Kernel {
 pub struct DriverFiles {
     /// The driver's version.
     pub version: String,
-    /// `*.so.<version>`; `libcuda` is among them.
+    /// `*.so.<version>`, and with graphics some that have a version of their own; `libcuda` is among them.
     pub libraries: Vec<Library>,
+    /// What is mounted as it is: files by which loaders find the driver's libraries, and modules of X.
+    pub data: Vec<Mapped>,
+    /// Names of `data` that are links beside it: where, and to which file name.
+    pub links: Vec<(PathBuf, String)>,
     /// Programs.
     pub binaries: Vec<Mapped>,
     /// Firmware that the driver reloads into a GPU.
@@ -77,6 +96,8 @@ pub struct Mapped {
 pub struct Library {
     /// The file.
     pub file: Mapped,
+    /// The name that the dynamic loader asks for; that of the file if it says no other.
+    pub soname: String,
     /// Other paths in a container under which programs and the dynamic loader ask for it.
     pub aliases: Vec<PathBuf>,
 }
@@ -94,18 +115,26 @@ pub struct NoLibraries {
     pub looked: Vec<PathBuf>,
 }
 
+/// The version of the driver's kernel module, while it is loaded.
+pub fn module_version(sys: &Path) -> Option<String> {
+    line(&sys.join("module/nvidia/version"))
+}
+
+/// The line that a file of the kernel holds, unless it is empty.
+fn line(path: &Path) -> Option<String> {
+    let text = fs::read_to_string(path).ok()?;
+    Some(text.trim().to_owned()).filter(|text| !text.is_empty())
+}
+
 // === impl Kernel ===
 
 impl Kernel {
     /// Reads what there is to read.
     pub fn read(proc: &Path, sys: &Path) -> Self {
-        let line = |path: PathBuf| {
-            let text = fs::read_to_string(path).ok()?;
-            Some(text.trim().to_owned()).filter(|text| !text.is_empty())
-        };
         Self {
-            release: line(proc.join("sys/kernel/osrelease")),
-            firmware_path: line(sys.join("module/firmware_class/parameters/path")).map(PathBuf::from),
+            release: line(&proc.join("sys/kernel/osrelease")),
+            firmware_path: line(&sys.join("module/firmware_class/parameters/path")).map(PathBuf::from),
+            driver_version: module_version(sys),
         }
     }
 }
@@ -115,7 +144,12 @@ impl Kernel {
 impl Library {
     /// Whether this is libcuda, without which a container cannot use its GPU.
     pub fn is_cuda(&self) -> bool {
-        self.file.container.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(CUDA.0.as_bytes()))
+        self.file.container.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(CUDA.as_bytes()))
+    }
+
+    /// Where a loader that searches the library's directory looks for it.
+    pub fn soname_path(&self) -> PathBuf {
+        self.file.container.with_file_name(&self.soname)
     }
 }
 
@@ -123,23 +157,40 @@ impl Library {
 
 impl DriverRoot {
     /// Finds the files of the driver. The version is NVML's word if it is known, else that of the first libcuda.
-    pub fn files(&self, version: Option<&str>, kernel: &Kernel) -> Result<DriverFiles, NoLibraries> {
+    pub fn files(&self, version: Option<&str>, kernel: &Kernel, graphics: bool) -> Result<DriverFiles, NoLibraries> {
         let directories = self.library_directories();
+        let below = |directory: &Directory| {
+            let real = directory.real.strip_prefix(&self.directory);
+            Path::new("/").join(real.unwrap_or(&directory.real))
+        };
         let missing = || NoLibraries {
             version: version.map(str::to_owned),
-            root: self.host.clone(),
-            looked: directories.iter().map(|directory| Path::new("/").join(directory)).collect(),
+            root: self.host(),
+            looked: directories.iter().map(below).collect(),
         };
         let found = version.map(str::to_owned).or_else(|| self.version_of_cuda(&directories));
         let version = found.ok_or_else(missing)?;
-        let libraries = self.libraries(&directories, &version);
+        let mut libraries = self.libraries(&directories, &version);
         if !libraries.iter().any(Library::is_cuda) {
             return Err(missing());
         }
         let mut absent = Vec::new();
+        let mut binaries = self.binaries(BINARIES, &mut absent);
+        let mut data = self.opencl(&mut absent);
+        let mut links = Vec::new();
+        if graphics {
+            let Graphics { libraries: own, data: files, links: names } = self.graphics(&directories, &version);
+            self.name_for_gbm(&directories, &mut libraries);
+            libraries.extend(own);
+            data.extend(files);
+            links.extend(names);
+            binaries.extend(self.binaries(GRAPHICS_BINARIES, &mut absent));
+        }
         Ok(DriverFiles {
             libraries,
-            binaries: self.binaries(&mut absent),
+            data,
+            links,
+            binaries,
             firmware: self.firmware(&version, kernel, &mut absent),
             sockets: self.sockets(&mut absent),
             absent,
@@ -147,55 +198,72 @@ impl DriverRoot {
         })
     }
 
-    fn libraries(&self, directories: &[PathBuf], version: &str) -> Vec<Library> {
+    fn libraries(&self, directories: &[Directory], version: &str) -> Vec<Library> {
         let suffix = format!(".so.{version}");
         let mut libraries: Vec<Library> = Vec::new();
-        let with_vdpau = directories.iter().flat_map(|directory| [directory.clone(), directory.join("vdpau")]);
-        for directory in self.directories(with_vdpau) {
+        let vdpau =
+            |directory: &Directory| self.directory_at(&directory.real.join("vdpau"), directory.container.join("vdpau"));
+        for directory in directories.iter().flat_map(|directory| [Some(directory.clone()), vdpau(directory)]).flatten()
+        {
             for name in self.names(&directory, |name| name.ends_with(&suffix)) {
-                let path = directory.join(&name);
-                let Some(real) = self.file(&path) else { continue };
-                let host = self.host.join(&real);
-                if libraries.iter().any(|library| library.file.host == host) {
-                    continue;
+                let Some(library) = self.library_in(&directory, &name, directories) else { continue };
+                if !libraries.iter().any(|known| known.file.host == library.file.host) {
+                    libraries.push(library);
                 }
-                let soname = match elf::read(&self.local.join(&real)) {
-                    Ok(Elf::Native(soname)) => soname,
-                    Ok(Elf::Other) => None,
-                    // A 32-bit library beside the real ones, or a file that no container could read either.
-                    Ok(Elf::Foreign) | Err(_) => continue,
-                };
-                let aliases = self.aliases(&path, &real, soname.as_deref(), directories);
-                libraries.push(Library { file: Mapped { host, container: self.container.join(&path) }, aliases });
             }
         }
         libraries
     }
 
-    /// Where the loader of this system finds the library by its SONAME: wherever that name leads to it, or beside it if
-    /// nobody has made the link.
-    fn aliases(&self, path: &Path, real: &Path, soname: Option<&str>, directories: &[PathBuf]) -> Vec<PathBuf> {
-        let Some(soname) = soname.filter(|soname| path.file_name() != Some(OsStr::new(soname))) else {
-            return Vec::new();
+    /// A library by its file name, if a container could load it.
+    pub(super) fn library_in(&self, directory: &Directory, name: &str, all: &[Directory]) -> Option<Library> {
+        let real = self.file_of(directory, name)?;
+        let soname = match elf::read(&self.system_local.join(&real)) {
+            Ok(Elf::Native(soname)) => soname,
+            Ok(Elf::Other) => None,
+            // A 32-bit library beside the real ones, or a file that no container could read either.
+            Ok(Elf::Foreign) | Err(_) => return None,
         };
-        let candidates = directories.iter().map(|directory| directory.join(soname));
-        let mut names: Vec<PathBuf> =
-            candidates.filter(|name| self.file(name).is_some_and(|target| target == real)).collect();
-        if names.is_empty() {
-            names.push(path.with_file_name(soname));
-        }
-        if soname.starts_with(CUDA.0) {
-            let plain: Vec<_> = names.iter().map(|name| name.with_file_name(CUDA.1)).collect();
-            names.extend(plain);
-        }
-        names.into_iter().map(|name| self.container.join(name)).collect()
+        let soname = soname.unwrap_or_else(|| name.to_owned());
+        let aliases = self.aliases(directory, name, &real, &soname, all);
+        let file = Mapped { host: self.system_host.join(real), container: directory.container.join(name) };
+        Some(Library { file, soname, aliases })
     }
 
-    fn binaries(&self, absent: &mut Vec<&'static str>) -> Vec<Mapped> {
-        let directories = self.directories(BINARY_DIRECTORIES);
+    /// Where the loader of this system finds the library by its SONAME: wherever that name leads to it, or beside it if
+    /// nobody has made the link. And beside that, its other names.
+    fn aliases(&self, own: &Directory, name: &str, real: &Path, soname: &str, all: &[Directory]) -> Vec<PathBuf> {
+        let leads_to_it = |directory: &&Directory| self.file_of(directory, soname).is_some_and(|target| target == real);
+        let mut directories: Vec<&Directory> = all.iter().filter(leads_to_it).collect();
+        if directories.is_empty() {
+            directories.push(own);
+        }
+        let sonames = directories.iter().map(|directory| directory.container.join(soname));
+        let others = directories.iter().flat_map(|directory| self.other_names(directory, soname));
+        let file = own.container.join(name);
+        sonames.chain(others).filter(|alias| *alias != file).collect()
+    }
+
+    /// What else a library is called in a directory where it is called by its SONAME.
+    fn other_names(&self, directory: &Directory, soname: &str) -> Vec<PathBuf> {
+        let Some((stem, _)) = soname.split_once(".so.") else { return Vec::new() };
+        let bare = format!("{stem}.so");
+        let is_asked_for =
+            BARE.contains(&stem) || self.system_local.join(&directory.real).join(&bare).symlink_metadata().is_ok();
+        let indirect = (stem == INDIRECT.0).then_some(INDIRECT.1);
+        let names = is_asked_for.then_some(&*bare).into_iter().chain(indirect);
+        names.map(|name| directory.container.join(name)).collect()
+    }
+
+    fn binaries(&self, names: &[&'static str], absent: &mut Vec<&'static str>) -> Vec<Mapped> {
+        let mut directories = self.directories(BINARY_DIRECTORIES);
+        directories.extend(self.directory_at(Path::new(HIDDEN_BINARIES.0), HIDDEN_BINARIES.1.into()));
         let mut binaries = Vec::new();
-        for name in BINARIES {
-            let found = directories.iter().find_map(|directory| self.executable(&directory.join(name)));
+        for &name in names {
+            let found = directories.iter().find_map(|directory| {
+                let host = self.runnable(self.file_of(directory, name)?)?;
+                Some(Mapped { host, container: directory.container.join(name) })
+            });
             match found {
                 Some(file) => binaries.push(file),
                 None => absent.push(name),
@@ -204,28 +272,22 @@ impl DriverRoot {
         binaries
     }
 
-    fn executable(&self, path: &Path) -> Option<Mapped> {
-        let real = self.file(path)?;
-        let mode = self.local.join(&real).metadata().ok()?.permissions().mode();
-        (mode & 0o111 != 0).then(|| self.mapped(path, &real))
+    /// Where a program really is on the host, if it is there and may be run. The path is from the root of the system.
+    pub fn program(&self, path: &Path) -> Option<PathBuf> {
+        self.runnable(self.file(path)?)
+    }
+
+    fn runnable(&self, real: PathBuf) -> Option<PathBuf> {
+        let mode = self.system_local.join(&real).metadata().ok()?.permissions().mode();
+        (mode & 0o111 != 0).then(|| self.system_host.join(real))
     }
 
     fn firmware(&self, version: &str, kernel: &Kernel, absent: &mut Vec<&'static str>) -> Vec<Mapped> {
-        // The kernel's own search order, in `drivers/base/firmware_loader/main.c`.
-        let custom = kernel.firmware_path.as_deref().and_then(|path| path.strip_prefix(&self.host).ok());
-        let release = |base: &str| kernel.release.as_deref().map(|release| Path::new(base).join(release));
-        let bases = custom.map(Path::to_owned).into_iter();
-        let bases = bases.chain(release("/lib/firmware/updates")).chain([PathBuf::from("/lib/firmware/updates")]);
-        let bases = bases.chain(release("/lib/firmware")).chain([PathBuf::from("/lib/firmware")]);
-        for directory in self.directories(bases.map(|base| base.join("nvidia").join(version))) {
-            let names = self.names(&directory, |name| {
-                name.starts_with("gsp") && Path::new(name).extension() == Some(OsStr::new("bin"))
-            });
-            let files = names.into_iter().filter_map(|name| {
-                let path = directory.join(name);
-                self.file(&path).map(|real| self.mapped(&path, &real))
-            });
-            let files: Vec<_> = files.collect();
+        for directory in self.firmware_directories(version, kernel) {
+            let is_firmware =
+                |name: &str| name.starts_with("gsp") && Path::new(name).extension() == Some(OsStr::new("bin"));
+            let files: Vec<_> =
+                self.names(&directory, is_firmware).iter().filter_map(|name| self.file_in(&directory, name)).collect();
             if !files.is_empty() {
                 return files;
             }
@@ -234,22 +296,52 @@ impl DriverRoot {
         Vec::new()
     }
 
+    /// In the kernel's own search order, see `drivers/base/firmware_loader/main.c`: first what it was told, as far as that
+    /// is in this system, then its own places, in the root and in the system that it belongs to.
+    fn firmware_directories(&self, version: &str, kernel: &Kernel) -> Vec<Directory> {
+        let release = |base: &str| kernel.release.as_deref().map(|release| Path::new(base).join(release));
+        let standard = [
+            release("lib/firmware/updates"),
+            Some("lib/firmware/updates".into()),
+            release("lib/firmware"),
+            Some("lib/firmware".into()),
+        ];
+        let custom = kernel.firmware_path.as_deref().and_then(|path| path.strip_prefix(&self.system_host).ok());
+        let custom = custom.map(|path| {
+            let own = path.strip_prefix(&self.directory);
+            (path.to_owned(), own.map_or_else(|_| under(Path::new("/"), path), |own| under(&self.container, own)))
+        });
+        let bases = standard.into_iter().flatten().flat_map(|base| {
+            let (own, of_system) = (under(&self.container, &base), under(Path::new("/"), &base));
+            [(self.directory.join(&base), own), (base, of_system)]
+        });
+        let named = Path::new("nvidia").join(version);
+        let directory =
+            |(real, container): (PathBuf, PathBuf)| self.directory_at(&real.join(&named), container.join(&named));
+        custom.into_iter().chain(bases).filter_map(directory).collect()
+    }
+
+    /// Sockets are where the daemons' clients look for them, also where the rest of the root is elsewhere.
     fn sockets(&self, absent: &mut Vec<&'static str>) -> Vec<Mapped> {
         let mut sockets: Vec<Mapped> = Vec::new();
         for name in SOCKETS {
             let paths = SOCKET_DIRECTORIES.iter().map(|directory| Path::new(directory).join(name));
-            let found = paths.into_iter().find_map(|path| beneath::resolve(&self.local, &path).ok());
+            let found = paths.into_iter().find_map(|container| {
+                let path = relative(&container);
+                let real = self.resolve(&self.directory.join(path)).or_else(|| self.resolve(path))?;
+                Some(Mapped { host: self.system_host.join(real), container })
+            });
             match found {
-                Some(real) => sockets.push(self.mapped(&real, &real)),
+                Some(socket) => sockets.push(socket),
                 None => absent.push(name),
             }
         }
         sockets
     }
 
-    fn version_of_cuda(&self, directories: &[PathBuf]) -> Option<String> {
+    fn version_of_cuda(&self, directories: &[Directory]) -> Option<String> {
         let numbered = |name: &str| {
-            let version = name.strip_prefix(CUDA.0)?;
+            let version = name.strip_prefix(CUDA)?;
             let numbers = version.split('.').all(|part| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit()));
             (numbers && version.contains('.')).then(|| version.to_owned())
         };
@@ -258,16 +350,18 @@ impl DriverRoot {
     }
 
     /// Names in a directory, sorted so that the same files always give the same specs.
-    fn names(&self, directory: &Path, wanted: impl Fn(&str) -> bool) -> Vec<String> {
-        let Ok(entries) = fs::read_dir(self.local.join(directory)) else { return Vec::new() };
+    fn names(&self, directory: &Directory, wanted: impl Fn(&str) -> bool) -> Vec<String> {
+        let Ok(entries) = fs::read_dir(self.system_local.join(&directory.real)) else { return Vec::new() };
         let names = entries.filter_map(|entry: io::Result<fs::DirEntry>| entry.ok()?.file_name().into_string().ok());
         let mut names: Vec<String> = names.filter(|name| wanted(name)).collect();
         names.sort();
         names
     }
 
-    fn mapped(&self, path: &Path, real: &Path) -> Mapped {
-        Mapped { host: self.host.join(real), container: under(&self.container, path) }
+    /// A file of a directory.
+    pub(super) fn file_in(&self, directory: &Directory, name: &str) -> Option<Mapped> {
+        let real = self.file_of(directory, name)?;
+        Some(Mapped { host: self.system_host.join(real), container: directory.container.join(name) })
     }
 }
 
@@ -277,114 +371,4 @@ fn list(paths: &[PathBuf]) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::os::unix::fs::symlink;
-
-    use super::super::example::{Tree, VERSION, shared_object};
-    use super::*;
-
-    const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
-
-    fn find(tree: &Tree) -> DriverFiles {
-        tree.root().files(Some(VERSION), &Kernel::default()).unwrap()
-    }
-
-    #[test]
-    fn a_library_has_a_path_on_the_host_one_in_the_container_and_its_soname() {
-        let files = find(&Tree::debian());
-        let cuda = files.libraries.iter().find(|library| library.is_cuda()).unwrap();
-        assert_eq!(cuda.file.host, Path::new("/run/nvidia/driver/usr/lib/x86_64-linux-gnu/libcuda.so.580.105.08"));
-        assert_eq!(cuda.file.container, Path::new("/usr/lib/x86_64-linux-gnu/libcuda.so.580.105.08"));
-        let aliases = ["libcuda.so.1", "libcuda.so"].map(|name| Path::new("/usr/lib/x86_64-linux-gnu").join(name));
-        assert_eq!(cuda.aliases, aliases);
-    }
-
-    #[test]
-    fn a_library_whose_soname_is_its_file_name_has_no_alias() {
-        let tree = Tree::debian();
-        let name = format!("libnvidia-glcore.so.{VERSION}");
-        tree.write(&format!("{LIBRARIES}/{name}"), &shared_object(&name));
-        let files = find(&tree);
-        let core = files.libraries.iter().find(|library| library.file.container.ends_with(&name)).unwrap();
-        assert_eq!(core.aliases, Vec::<PathBuf>::new());
-    }
-
-    #[test]
-    fn directories_that_are_links_to_each_other_count_once() {
-        let tree = Tree::debian();
-        let count = find(&tree).libraries.len();
-        symlink("/usr/lib/x86_64-linux-gnu", tree.path().join("lib64")).unwrap();
-        assert_eq!(find(&tree).libraries.len(), count);
-    }
-
-    #[test]
-    fn a_soname_appears_where_the_host_has_it() {
-        let tree = Tree::empty();
-        let real = format!("{LIBRARIES}/nvidia/current/libcuda.so.{VERSION}");
-        tree.write(&real, &shared_object("libcuda.so.1"));
-        fs::create_dir_all(tree.path().join("etc/alternatives")).unwrap();
-        symlink(format!("/{real}"), tree.path().join("etc/alternatives/libcuda.so.1")).unwrap();
-        symlink("/etc/alternatives/libcuda.so.1", tree.path().join(LIBRARIES).join("libcuda.so.1")).unwrap();
-        let files = find(&tree);
-        assert_eq!(files.libraries[0].file.container, Path::new("/").join(real));
-        assert_eq!(files.libraries[0].aliases[0], Path::new("/").join(LIBRARIES).join("libcuda.so.1"));
-    }
-
-    #[test]
-    fn libraries_of_another_version_or_word_size_are_left_out() {
-        let tree = Tree::debian();
-        let count = find(&tree).libraries.len();
-        tree.write(&format!("{LIBRARIES}/libnvidia-cfg.so.550.54.15"), &shared_object("libnvidia-cfg.so.1"));
-        let mut narrow = shared_object("libcuda.so.1");
-        narrow[4] = 1;
-        tree.write(&format!("usr/lib/libcuda.so.{VERSION}"), &narrow);
-        assert_eq!(find(&tree).libraries.len(), count);
-    }
-
-    #[test]
-    fn the_version_is_libcudas_where_nvml_does_not_say() {
-        let tree = Tree::debian();
-        let files = tree.root().files(None, &Kernel::default()).unwrap();
-        assert_eq!(files.version, VERSION);
-    }
-
-    #[test]
-    fn a_missing_libcuda_is_named_with_where_it_was_looked_for() {
-        let error = Tree::debian().root().files(Some("999.1"), &Kernel::default()).unwrap_err();
-        let expected = "libcuda.so.999.1 is in none of the library directories /, /usr/lib/x86_64-linux-gnu, /usr/lib \
-                        of the driver root /run/nvidia/driver";
-        assert_eq!(error.to_string(), expected);
-        let error = Tree::empty().root().files(None, &Kernel::default()).unwrap_err();
-        assert!(error.to_string().starts_with("libcuda.so.<version> is in none"), "{error}");
-    }
-
-    #[test]
-    fn optional_files_are_found_or_reported_absent() {
-        let tree = Tree::debian();
-        let files = find(&tree);
-        let name = |file: &Mapped| file.container.file_name().unwrap().to_str().unwrap().to_owned();
-        assert_eq!(files.binaries.iter().map(name).collect::<Vec<_>>(), ["nvidia-smi"]);
-        assert_eq!(files.firmware.iter().map(name).collect::<Vec<_>>(), ["gsp_ga10x.bin", "gsp_tu10x.bin"]);
-        assert_eq!(files.sockets[0].container, Path::new("/run/nvidia-persistenced/socket"));
-        assert!(files.absent.contains(&"nvidia-debugdump"));
-        assert!(files.absent.contains(&"nvidia-fabricmanager/socket"));
-    }
-
-    #[test]
-    fn a_program_that_nobody_may_run_is_absent() {
-        let tree = Tree::debian();
-        let path = tree.path().join("usr/bin/nvidia-smi");
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
-        assert!(find(&tree).absent.contains(&"nvidia-smi"));
-    }
-
-    #[test]
-    fn firmware_is_where_the_kernel_looks_first() {
-        let tree = Tree::debian();
-        tree.write(&format!("opt/firmware/nvidia/{VERSION}/gsp_ga10x.bin"), b"");
-        let firmware_path = Some("/run/nvidia/driver/opt/firmware".into());
-        let files = tree.root().files(None, &Kernel { release: None, firmware_path }).unwrap();
-        let expected = format!("/run/nvidia/driver/opt/firmware/nvidia/{VERSION}/gsp_ga10x.bin");
-        assert_eq!(files.firmware[0].host, Path::new(&expected));
-    }
-}
+mod tests;

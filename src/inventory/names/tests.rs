@@ -1,6 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::host::atomic::faults::{Fault, FaultyDisk, Unsynced};
 
 fn uuid(letter: char) -> GpuUuid {
     GpuUuid::parse(&format!("GPU-{letter}")).unwrap()
@@ -25,11 +26,29 @@ async fn a_gpu_is_named_after_its_minor_at_first_sight() {
 }
 
 #[tokio::test]
+async fn names_that_were_read_last_though_whoever_wrote_them_was_killed() {
+    let directory = tempfile::tempdir().unwrap();
+    let disk = FaultyDisk::new(directory.path().to_owned());
+    let mut map = NameMap::load(directory.path()).unwrap();
+    map.assign(&gpus(&[('a', 0)]));
+    // Between the rename and what makes it last.
+    disk.arm(6, Fault::Death);
+    map.save().await.unwrap_err();
+    disk.revive();
+    assert_eq!(boot(directory.path(), &[('a', 1)]).await, ["gpu-0"]);
+    disk.cut_power(Unsynced::Lost);
+    assert_eq!(boot(directory.path(), &[('a', 1)]).await, ["gpu-0"]);
+}
+
+#[tokio::test]
 async fn a_name_stays_on_its_gpu_when_minors_swap_or_a_neighbour_dies() {
     let directory = tempfile::tempdir().unwrap();
     boot(directory.path(), &[('a', 0), ('b', 1), ('c', 2)]).await;
     assert_eq!(boot(directory.path(), &[('b', 0), ('a', 1), ('c', 2)]).await, ["gpu-1", "gpu-0", "gpu-2"]);
     assert_eq!(boot(directory.path(), &[('b', 0), ('c', 1)]).await, ["gpu-1", "gpu-2"]);
+    let mut map = NameMap::load(directory.path()).unwrap();
+    let present = map.assign(&gpus(&[('b', 0)]));
+    assert_eq!(map.absent(&present), [DeviceName::gpu(0), DeviceName::gpu(2)]);
     assert_eq!(boot(directory.path(), &[('a', 0), ('b', 1), ('c', 2)]).await, ["gpu-0", "gpu-1", "gpu-2"]);
 }
 

@@ -71,6 +71,27 @@ async fn every_claim_has_one_entry_and_hurts_no_other() {
 }
 
 #[tokio::test]
+async fn claims_without_a_uid_and_tasks_that_panic_are_counted_too() {
+    let mut registry = prometheus_client::registry::Registry::default();
+    let metrics = prepare::Metrics::register(&mut registry);
+    let dra = Dra { metrics, ..by_uid().0 };
+    let asked = ["good", "../../etc", "panics", ""];
+    V1::node_prepare_resources(&dra, Request::new(prepare_request(&asked))).await.unwrap();
+    let claims = vec![dra_v1::Claim { uid: "a/b".to_owned(), ..Default::default() }];
+    let request = dra_v1::NodeUnprepareResourcesRequest { claims };
+    V1::node_unprepare_resources(&dra, Request::new(request)).await.unwrap();
+    let mut text = String::new();
+    prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
+    for line in [
+        r#"claim_failures_total{operation="prepare",cause="kubelet"} 2"#,
+        r#"claim_failures_total{operation="prepare",cause="internal"} 1"#,
+        r#"claim_failures_total{operation="unprepare",cause="kubelet"} 1"#,
+    ] {
+        assert!(text.lines().any(|found| found == line), "{line} is not in:\n{text}");
+    }
+}
+
+#[tokio::test]
 async fn both_versions_say_the_same_but_for_the_share() {
     let (dra, _) = by_uid();
     let v1 = V1::node_prepare_resources(&dra, Request::new(prepare_request(&["good"]))).await.unwrap().into_inner();

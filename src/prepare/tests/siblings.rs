@@ -17,7 +17,7 @@ async fn refusal(preparer: &Preparer, claim: Claim) -> String {
     preparer.prepare(claim).await.unwrap_err().to_string()
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn what_one_prepared_the_other_repeats_and_unprepares() {
     let disk = Disk::new();
     let [old, new] = [disk.start().await, disk.start().await];
@@ -29,10 +29,10 @@ async fn what_one_prepared_the_other_repeats_and_unprepares() {
     old.unprepare(&mk_uid("b")).await.unwrap();
     drop(old);
     Keeper::new(new.shared).keep().await;
-    assert_eq!(disk.files(), Vec::<String>::new());
+    assert_eq!(disk.files_and_notices(), Vec::<String>::new());
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_gpu_that_the_other_gave_away_is_in_use_until_the_other_takes_it_back() {
     let disk = Disk::new();
     let [old, new] = [disk.start().await, disk.start().await];
@@ -43,7 +43,19 @@ async fn a_gpu_that_the_other_gave_away_is_in_use_until_the_other_takes_it_back(
     assert_eq!(refusal(&new, mk_claim_for("c", 0)).await, in_use_by("b"));
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
+async fn a_prepare_waits_for_what_the_other_releases() {
+    let disk = Disk::new();
+    let [old, new] = [disk.start().await, disk.start().await];
+    old.prepare(mk_claim_for("a", 0)).await.unwrap();
+    let waiting = tokio::spawn(new.begin(&mk_uid("b")).prepare(mk_claim_for("b", 0)));
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    old.unprepare(&mk_uid("a")).await.unwrap();
+    drop(old);
+    waiting.await.unwrap().unwrap();
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_the_other_did_last_is_known_when_it_has_ended() {
     let disk = Disk::new();
     let [old, new] = [disk.start().await, disk.start().await];
@@ -54,7 +66,7 @@ async fn what_the_other_did_last_is_known_when_it_has_ended() {
     assert_eq!(refusal(&new, mk_claim_for("c", 0)).await, in_use_by("b"));
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn one_that_came_and_went_meanwhile_is_noticed() {
     let disk = Disk::new();
     let preparer = disk.start().await;
@@ -65,7 +77,7 @@ async fn one_that_came_and_went_meanwhile_is_noticed() {
     preparer.prepare(mk_claim_for("b", 0)).await.unwrap();
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn who_is_alone_does_not_read_the_records_of_other_claims() {
     let disk = Disk::new();
     let preparer = disk.start().await;
@@ -84,7 +96,7 @@ async fn who_is_alone_does_not_read_the_records_of_other_claims() {
     drop(other);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_half_done_prepare_is_left_to_a_process_that_works_on_it_and_taken_back_when_that_is_dead() {
     let disk = Disk::new();
     let old = disk.start().await;
@@ -103,7 +115,7 @@ async fn a_half_done_prepare_is_left_to_a_process_that_works_on_it_and_taken_bac
     new.prepare(mk_claim_for("b", 0)).await.unwrap();
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_spec_whose_record_a_process_is_about_to_write_or_remove_stays() {
     let disk = Disk::new();
     let old = disk.start().await;
@@ -117,7 +129,7 @@ async fn a_spec_whose_record_a_process_is_about_to_write_or_remove_stays() {
     assert!(!disk.spec_path("a").exists());
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_damaged_record_of_a_claim_that_is_worked_on_stays() {
     let disk = Disk::new();
     let old = disk.start().await;
@@ -130,7 +142,7 @@ async fn a_damaged_record_of_a_claim_that_is_worked_on_stays() {
     assert!(!disk.record_path("a").exists());
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn an_unprepare_of_one_calls_off_what_the_other_has_under_way() {
     let disk = Disk::new();
     let [old, new] = [disk.start().await, disk.start().await];
@@ -151,7 +163,7 @@ async fn an_unprepare_of_one_calls_off_what_the_other_has_under_way() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn what_one_called_off_stays_so_when_it_has_ended_and_no_notice_outlives_its_use() {
     let disk = Disk::new();
     let [old, new] = [disk.start().await, disk.start().await];
@@ -161,38 +173,42 @@ async fn what_one_called_off_stays_so_when_it_has_ended_and_no_notice_outlives_i
     }
     let mut keeper = Keeper::new(Arc::clone(&old.shared));
     keeper.keep().await;
-    assert_eq!(disk.files(), ["claims/a.unprepared", "claims/b.unprepared"], "the other may have asked for them");
+    assert_eq!(
+        disk.files_and_notices(),
+        ["claims/a.unprepared", "claims/b.unprepared"],
+        "the other may have asked for them"
+    );
 
     drop(new);
     keeper.keep().await;
-    assert_eq!(disk.files(), ["claims/a.unprepared"]);
+    assert_eq!(disk.files_and_notices(), ["claims/a.unprepared"]);
     assert!(matches!(reading.prepare(mk_claim_a()).await, Err(Error::CalledOff)));
     keeper.keep().await;
-    assert_eq!(disk.files(), Vec::<String>::new());
+    assert_eq!(disk.files_and_notices(), Vec::<String>::new());
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_notice_of_the_past_is_gone_after_a_start() {
     let disk = Disk::new();
     {
         let [old, _new] = [disk.start().await, disk.start().await];
         old.unprepare(&mk_uid("a")).await.unwrap();
-        assert_eq!(disk.files(), ["claims/a.unprepared"]);
+        assert_eq!(disk.files_and_notices(), ["claims/a.unprepared"]);
     }
     disk.start().await;
-    assert_eq!(disk.files(), Vec::<String>::new());
+    assert_eq!(disk.files_and_notices(), Vec::<String>::new());
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn who_is_alone_leaves_no_notices() {
     let disk = Disk::new();
     let preparer = disk.start().await;
     preparer.prepare(mk_claim_a()).await.unwrap();
     preparer.unprepare(&mk_uid("a")).await.unwrap();
-    assert_eq!(disk.files(), Vec::<String>::new());
+    assert_eq!(disk.files_and_notices(), Vec::<String>::new());
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn the_prepared_claims_of_both_are_counted() {
     let disk = Disk::new();
     let metrics = Metrics::default();
@@ -208,23 +224,26 @@ async fn the_prepared_claims_of_both_are_counted() {
     assert_eq!(metrics.prepared.get(), 0);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn of_many_claims_for_one_gpu_at_once_one_gets_it_whoever_is_asked() {
+#[tokio::test(start_paused = true)]
+async fn many_claims_for_one_gpu_get_it_one_after_the_other_whoever_is_asked() {
     let disk = Disk::new();
     let processes = [disk.start().await, disk.start().await, disk.start().await];
-    for round in 0..20 {
-        let rivals: Vec<_> = (0..6).map(|number| format!("rival-{round}-{number}")).collect();
-        let ask =
-            |(rival, preparer): (&String, &Preparer)| preparer.begin(&mk_uid(rival)).prepare(mk_claim_for(rival, 0));
-        let asked = rivals.iter().zip(processes.iter().cycle()).map(ask).map(tokio::spawn);
-        let results = futures::future::join_all(asked).await;
-        let winners: Vec<_> =
-            rivals.iter().zip(results).filter(|(_, result)| result.as_ref().unwrap().is_ok()).collect();
-        assert_eq!(winners.len(), 1, "round {round}: {winners:?}");
-        // Whoever is asked to.
-        processes[round % 3].unprepare(&mk_uid(winners[0].0)).await.unwrap();
+    let holder = Arc::new(std::sync::Mutex::new(None));
+    let work = (0..12_usize).map(|number| {
+        let (uid, holder) = (format!("claim-{number}"), Arc::clone(&holder));
+        let [prepares, unprepares] = [number, number / 3].map(|at| processes[at % 3].clone());
+        tokio::spawn(async move {
+            while prepares.prepare(mk_claim_for(&uid, 0)).await.is_err() {}
+            assert_eq!(holder.lock().unwrap().replace(uid.clone()), None);
+            tokio::task::yield_now().await;
+            assert_eq!(holder.lock().unwrap().take(), Some(uid.clone()));
+            unprepares.unprepare(&mk_uid(&uid)).await.unwrap();
+        })
+    });
+    for done in futures::future::join_all(work).await {
+        done.unwrap();
     }
-    assert_eq!(disk.files().iter().filter(|file| !file.ends_with(".unprepared")).count(), 0);
+    assert_eq!(disk.files(), Vec::<String>::new());
 }
 
 /// What happens to two processes, of which either may be asked.
@@ -277,6 +296,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
     #[test]
     fn two_processes_answer_as_one_would(steps in steps()) {
-        tokio::runtime::Runtime::new().unwrap().block_on(answer_as_one(steps));
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        runtime.enable_time().start_paused(true).build().unwrap().block_on(answer_as_one(steps));
     }
 }

@@ -14,7 +14,7 @@
 //!   discovery, for which clients have a fallback;
 //! * CEL selectors are not compiled, pods are stored without validation and deleted without a grace period;
 //! * lists at an exact older revision answer 410;
-//! * who may do what: every request is allowed.
+//! * who may do what: every request is allowed, of anybody whose token is accepted if tokens are asked for at all.
 //!
 //! The garbage collector is exact and immediate: an object all of whose owners are gone goes in the same step.
 
@@ -157,6 +157,7 @@ impl ApiServer {
             discovery: RwLock::new(discovery),
             faults: Faults::default(),
             cut: watch::Sender::new(0),
+            tokens: RwLock::default(),
             address,
         };
         let server = Self { shared: Arc::new(shared), running: Arc::default() };
@@ -348,6 +349,13 @@ impl ApiServer {
     /// Accepts requests without answering them, until the returned value is dropped; then they are served.
     pub fn stall(&self, requests: Matching) -> Stall {
         self.shared.faults.stall(requests)
+    }
+
+    /// Serves only requests with one of these bearer tokens from now on, as with `--anonymous-auth=false`. Running watches
+    /// go on. The fake kubelet has no token.
+    pub fn accept_tokens(&self, tokens: &[&str]) {
+        let tokens = tokens.iter().map(|token| (*token).to_owned()).collect();
+        *self.shared.tokens.write().unwrap_or_else(PoisonError::into_inner) = Some(tokens);
     }
 
     /// Installs an admission webhook that changes objects of a kind, in the shape of v1, before they are checked.

@@ -133,6 +133,12 @@ impl HostBuilder {
         let dir = new_directory(dir.as_ref())?;
         // Joining an empty path would leave a slash at the end.
         let root = if layout.root().is_empty() { dir.clone() } else { dir.join(layout.root()) };
+        let tree = Tree::new(&dir);
+        for (link, target) in layout.links() {
+            let below = Path::new(target).strip_prefix("/").unwrap_or(Path::new(target));
+            tree.dir(below)?;
+            tree.link(link, target)?;
+        }
         let driver = DriverRoot::new(root, layout, mock_library, transform);
         let node = NodeDir::create(driver.state(), &topology).map_err(Error::Node)?;
         let driver_version = topology.system.driver_version.clone();
@@ -141,7 +147,6 @@ impl HostBuilder {
         sysfs::build(&sys, &topology, layout, drm)?;
         procfs::build(&proc, &topology)?;
         let device_nodes = devfs::build(&dev, &topology, drm)?;
-        let tree = Tree::new(&dir);
         // Where people look for it, whatever the layout.
         tree.link("nvml", Path::new(layout.root()).join(layout.libraries()).join(driver_root::STATE))?;
         for name in ["var/run", "kubelet/plugins", "kubelet/plugins_registry"] {

@@ -17,7 +17,7 @@ use serde_json::Value;
 use topology::Topology;
 
 use crate::allocator::{AllocateError, InvalidTemplate};
-use crate::api::{self, ApiError, ApiServer, Failure, Kind};
+use crate::api::{self, ApiError, ApiServer, Failure, Gate, GateError, Gates, Kind};
 use crate::host::{self, DeviceNodes, Host, HostBuilder, Layout};
 use crate::kubelet::{self, Clock, Kubelet};
 use crate::manifest::{self, NotYaml};
@@ -38,6 +38,8 @@ pub struct Settings {
     pub topology: Topology,
     /// The Kubernetes release.
     pub release: Release,
+    /// Feature gates that are on beside those that the release has on by default.
+    pub gates: Vec<Gate>,
     /// How the NVIDIA driver is installed.
     pub layout: Layout,
     /// How fast the kubelet's time runs.
@@ -68,6 +70,9 @@ pub enum NodeError {
     /// The API server's address or kubeconfig.
     #[error("cannot start the cluster")]
     Api(#[source] ApiError),
+    /// A feature gate that the release has not.
+    #[error("cannot set up the cluster")]
+    Gate(#[source] GateError),
     /// The API server refused an object.
     #[error("the API server refused {what}: {reason}")]
     Refused {
@@ -107,6 +112,7 @@ impl Settings {
         Self {
             topology,
             release: Release::V1_36,
+            gates: Vec::new(),
             layout: Layout::Debian,
             clock: Clock::REAL,
             plugin: directory_of_binaries.join("gpu-dra-plugin"),
@@ -120,9 +126,12 @@ impl Settings {
 impl Node {
     /// Builds the machine in `dir`, which must be new or empty, and starts a cluster and a kubelet.
     pub async fn start(settings: Settings, dir: &Path) -> Result<Self, NodeError> {
-        let Settings { topology, release, layout, clock, plugin, library } = settings;
+        let Settings { topology, release, gates, layout, clock, plugin, library } = settings;
+        let gates = gates.into_iter().try_fold(Gates::new(release), |gates, gate| gates.with(gate, true));
+        let gates = gates.map_err(NodeError::Gate)?;
         let host = HostBuilder::new(topology, library).layout(layout).build(dir).map_err(NodeError::Host)?;
-        let api = ApiServer::start(api::Options::new(release, NODE)).await.map_err(NodeError::Api)?;
+        let options = api::Options { gates, ..api::Options::new(release, NODE) };
+        let api = ApiServer::start(options).await.map_err(NodeError::Api)?;
         api.write_kubeconfig(&kubeconfig(&host)).map_err(NodeError::Api)?;
         let claims = Arc::new(source::ApiClaims { address: api.address(), release });
         let options = kubelet::Options::new(release, host.kubelet_root(), NODE, claims);

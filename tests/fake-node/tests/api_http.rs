@@ -324,3 +324,31 @@ async fn defaults_are_filled_in_and_empty_fields_left_out() {
     assert!(device.get("attributes").is_none() && device["taints"][0].get("value").is_none());
     assert!(device["taints"][0]["timeAdded"].is_string());
 }
+
+#[tokio::test]
+async fn only_a_known_token_opens_where_tokens_are_asked_for() {
+    let http = Http::start(Release::V1_36).await;
+    http.server.accept_tokens(&["old", "new"]);
+    let with = async |headers: &[(&str, &str)]| http.send(Method::GET, SLICES, headers, "").await;
+    for token in ["Bearer old", "Bearer new"] {
+        assert_eq!(with(&[("authorization", token)]).await.0, 200, "{token}");
+    }
+    http.server.accept_tokens(&["new"]);
+    let unauthorized = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+        "message": "Unauthorized", "reason": "Unauthorized", "code": 401});
+    for headers in [&[("authorization", "Bearer old")][..], &[("authorization", "new")], &[]] {
+        let (code, body, _) = with(headers).await;
+        assert_eq!((code, &body), (401, &unauthorized), "{headers:?}");
+    }
+    assert_eq!(with(&[("authorization", "Bearer new")]).await.0, 200);
+}
+
+#[tokio::test]
+async fn a_dry_run_answers_as_the_write_would_and_stores_nothing() {
+    let http = Http::start(Release::V1_35).await;
+    let mut tainted = slice("a");
+    tainted["spec"]["devices"] = json!([{"name": "gpu-0", "taints": [{"key": "k", "effect": "NoSchedule"}]}]);
+    let (code, body, _) = http.post(&format!("{SLICES}?dryRun=All"), &tainted).await;
+    assert_eq!((code, &body["spec"]["devices"]), (201, &json!([{"name": "gpu-0"}])), "the gate is off");
+    assert!(http.server.list(Kind::ResourceSlice).is_empty() && http.server.writes().is_empty());
+}

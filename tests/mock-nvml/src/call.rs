@@ -48,8 +48,7 @@ impl Call {
     /// The checks of a call on a node, which need not be initialised yet.
     pub(crate) fn check(name: &'static str, node: Arc<Node>, about: About) -> Answer<Self> {
         node.log(name, about.gpu());
-        fault::meet(&node, name, about)?;
-        let state = node.state()?;
+        let state = fault::meet(&node, name, about)?;
         if node.driver_version(&state) != session::built_for(&node, &state) {
             return Err(Code::LIB_RM_VERSION_MISMATCH);
         }

@@ -1,10 +1,10 @@
 //! Calls that fail, are slow or never return, as `state.json` says.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use topology::Fault;
+use topology::{Fault, State};
 
 use crate::code::{Answer, Code};
 use crate::node::Node;
@@ -43,11 +43,12 @@ impl About {
     }
 }
 
-/// Suffers the first fault that matches a call: sleeps, hangs, and answers its code.
-pub(crate) fn meet(node: &Node, call: &str, about: About) -> Answer {
+/// Suffers the first fault that matches a call: sleeps, hangs, and answers its code. If there is none to answer, answers
+/// the state after that.
+pub(crate) fn meet(node: &Node, call: &str, about: About) -> Answer<Arc<State>> {
     let state = node.state()?;
     let Some(fault) = bite(&state.faults, call, about) else {
-        return Ok(());
+        return Ok(state);
     };
     thread::sleep(Duration::from_millis(fault.delay_ms));
     if fault.hang {
@@ -56,7 +57,7 @@ pub(crate) fn meet(node: &Node, call: &str, about: About) -> Answer {
             watch.wait(None)?;
         }
     }
-    fault.code.filter(|&code| code != 0).map_or(Ok(()), |code| Err(Code(code)))
+    fault.code.filter(|&code| code != 0).map_or_else(|| node.state(), |code| Err(Code(code)))
 }
 
 /// Whether a name written by a test means this call: the same name, the name without its version suffix, or `*`.

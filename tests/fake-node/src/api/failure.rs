@@ -130,6 +130,11 @@ impl Failure {
         Self::bad_request(format!("{kind} in version {version:?} cannot be handled as a {kind}: {why}"))
     }
 
+    /// 401: the token is not, or no longer, known.
+    pub(super) fn unauthorized() -> Self {
+        Self::new(401, "Unauthorized", "Unauthorized")
+    }
+
     /// 405
     pub(super) fn method_not_allowed() -> Self {
         Self::new(405, "MethodNotAllowed", "the server does not allow this method on the requested resource")

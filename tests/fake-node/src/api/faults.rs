@@ -24,6 +24,8 @@ pub struct Request {
     pub subresource: Option<String>,
     /// Path and query.
     pub path: String,
+    /// Whether nothing of it is to be stored.
+    pub dry_run: bool,
     /// The `User-Agent` header, empty if there was none.
     pub user_agent: String,
     /// When it arrived.
@@ -115,7 +117,7 @@ impl Matching {
 impl Request {
     /// Whether the request would change something.
     pub fn is_write(&self) -> bool {
-        self.verb.is_some_and(Verb::is_write)
+        self.verb.is_some_and(Verb::is_write) && !self.dry_run
     }
 }
 

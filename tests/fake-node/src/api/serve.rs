@@ -1,8 +1,8 @@
 //! HTTP: one handler for all paths, and the loop that accepts connections.
 //!
 //! ```text
-//!  accept ─▶ connection ─▶ handle ─▶ log, stall, fail ─▶ discovery
-//!                                                     └▶ target + verb ─▶ reading / writing ─▶ registry
+//!  accept ─▶ connection ─▶ handle ─▶ log, stall, fail ─▶ token ─▶ discovery
+//!                                                              └▶ target + verb ─▶ reading / writing ─▶ registry
 //! ```
 
 use std::net::SocketAddr;
@@ -13,7 +13,7 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use axum::{Router, http};
-use http::header::{ACCEPT, CONTENT_TYPE, RETRY_AFTER, USER_AGENT, WARNING};
+use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, RETRY_AFTER, USER_AGENT, WARNING};
 use http::request::Parts;
 use http::{HeaderValue, StatusCode};
 use hyper::server::conn::http1;
@@ -43,6 +43,8 @@ pub(super) struct Shared {
     pub(super) faults: Faults,
     /// Changes when running watches are to end.
     pub(super) cut: watch::Sender<u64>,
+    /// The bearer tokens that are accepted; `None` asks for none.
+    pub(super) tokens: RwLock<Option<Vec<String>>>,
     pub(super) address: SocketAddr,
 }
 
@@ -64,6 +66,14 @@ pub(super) struct Answer {
 // === impl Shared ===
 
 impl Shared {
+    /// Looks at the token of a request, if tokens are asked for.
+    fn authenticate(&self, parts: &Parts) -> Result<(), Failure> {
+        let tokens = self.tokens.read().unwrap_or_else(PoisonError::into_inner);
+        let token = header(parts, AUTHORIZATION).strip_prefix("Bearer ").map(str::trim);
+        let known = |tokens: &Vec<String>| token.is_some_and(|token| tokens.iter().any(|known| known == token));
+        if tokens.as_ref().is_none_or(known) { Ok(()) } else { Err(Failure::unauthorized()) }
+    }
+
     fn discovery(&self) -> RwLockReadGuard<'_, Discovery> {
         self.discovery.read().unwrap_or_else(PoisonError::into_inner)
     }
@@ -102,6 +112,7 @@ async fn answer(shared: &Shared, parts: &Parts, body: Body) -> Result<Response, 
     let watch = parameter(parts, "watch").is_some_and(|watch| watch == "true" || watch == "1");
     let verb = target.as_ref().and_then(|target| Verb::of(&parts.method, target, watch));
     shared.faults.admit(logged(parts, target.as_ref(), verb)).await?;
+    shared.authenticate(parts)?;
 
     let Some(target) = target else { return outside(shared, parts) };
     let form = form(parts)?;
@@ -139,6 +150,7 @@ fn logged(parts: &Parts, target: Option<&Target>, verb: Option<Verb>) -> Request
         name: target.and_then(|target| target.name.clone()),
         subresource: target.and_then(|target| target.subresource.clone()),
         path: parts.uri.path_and_query().map_or_else(String::new, ToString::to_string),
+        dry_run: parameter(parts, "dryRun").is_some(),
         user_agent: header(parts, USER_AGENT).to_owned(),
         time: SystemTime::now(),
     }

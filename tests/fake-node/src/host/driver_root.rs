@@ -142,11 +142,13 @@ impl DriverRoot {
     /// Writes everything of one version.
     pub(super) fn install(&self, topology: &Topology, version: &str) -> Result<(), Error> {
         let Self { tree, layout, .. } = self;
-        if *layout != Layout::Gke {
+        if layout.is_system() {
             for name in ["bin", "sbin", "lib", "lib64"] {
                 tree.dir(format!("usr/{name}"))?;
                 tree.link(name, format!("usr/{name}"))?;
             }
+        }
+        if layout.has_graphics() {
             for (path, content) in GRAPHICS {
                 tree.file(path, content)?;
             }
@@ -155,6 +157,9 @@ impl DriverRoot {
             tree.executable(format!("{}/{name}", layout.binaries()), "#!/bin/sh\nexit 0\n")?;
         }
         smi::install(tree, layout.binaries(), topology, version)?;
+        for (link, target) in layout.driver_links() {
+            tree.link(link, target)?;
+        }
         for name in FIRMWARE {
             tree.file(format!("{}/nvidia/{version}/{name}", layout.firmware()), name)?;
         }

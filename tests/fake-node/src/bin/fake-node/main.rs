@@ -14,7 +14,8 @@ use std::process::ExitCode;
 use anyhow::{Context, bail};
 use clap::{Args, Parser, Subcommand};
 use fake_node::host::{DeviceNodes, HostBuilder, Layout, refuse_real_driver};
-use fake_node::node::{DRIVER, NODE, Node, Settings};
+use fake_node::node::{DRIVER, NODE, Node, Settings, Workload};
+use fake_node::plugin::Plugin;
 use fake_node::release::Release;
 use topology::Topology;
 
@@ -57,10 +58,16 @@ enum Command {
     ///
     /// As in a shell, 128 + N is a command that signal N ended, 127 one that was not found, 126 one that cannot be run.
     /// The command finds KUBECONFIG, NODE_NAME, FAKE_NODE_DIR and FAKE_NODE_REGISTRAR (the plugin's registrar socket) in
-    /// its environment.
+    /// its environment, and FAKE_NODE_CDI_DEVICES: for each pod a line with the devices that its containers get.
     Exec {
         #[command(flatten)]
         machine: Machine,
+        /// Before the command, run a pod of this manifest until its claims are prepared; several times for several pods
+        #[arg(long = "pod", value_name = "FILE")]
+        pods: Vec<PathBuf>,
+        /// A flag of the plugin, such as --plugin-flag=--hook=none; several times for several flags
+        #[arg(long = "plugin-flag", value_name = "FLAG")]
+        flags: Vec<String>,
         /// The command and its arguments
         #[arg(last = true, required = true)]
         command: Vec<OsString>,
@@ -160,7 +167,9 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
             drop(directory);
             anyhow::Ok(())
         })?,
-        Command::Exec { machine, command } => return runtime.block_on(exec(&machine, &command)),
+        Command::Exec { machine, pods, flags, command } => {
+            return runtime.block_on(exec(&machine, &pods, flags, &command));
+        }
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -211,17 +220,34 @@ fn tell_of_placeholders(nodes: &DeviceNodes) {
     }
 }
 
-async fn exec(machine: &Machine, command: &[OsString]) -> anyhow::Result<ExitCode> {
+async fn exec(
+    machine: &Machine,
+    pods: &[PathBuf],
+    flags: Vec<String>,
+    command: &[OsString],
+) -> anyhow::Result<ExitCode> {
     let Some((program, args)) = command.split_first() else { bail!("there is no command to run") };
     let mut signals = Signals::new()?;
     let (node, directory) = signals.or(machine.start()).await?;
-    let plugin = signals.or(node.start_ready_plugin()).await?;
+    let mut settings = node.plugin_settings();
+    settings.args.extend(flags);
+    let mut plugin = Plugin::start(&settings)?;
+    signals.or(plugin.wait_until_ready()).await?;
+    let mut devices = Vec::new();
+    let mut workloads = Vec::new();
+    for (number, pod) in pods.iter().enumerate() {
+        let manifest = fs::read_to_string(pod).with_context(|| format!("cannot read {}", pod.display()))?;
+        let workload = signals.or(node.run_prepared_pod(&manifest, &format!("pod-{number}"))).await?;
+        devices.push(cdi_devices(&node, &workload).join(" "));
+        workloads.push(workload);
+    }
     let started = tokio::process::Command::new(program)
         .args(args)
         .env("KUBECONFIG", node.kubeconfig())
         .env("NODE_NAME", NODE)
         .env("FAKE_NODE_DIR", node.dir())
         .env("FAKE_NODE_REGISTRAR", registrar(&node))
+        .env("FAKE_NODE_CDI_DEVICES", devices.join("\n"))
         .spawn();
     let ended = match started {
         Ok(mut command) => code(exit_code(signals.wait_for(&mut command).await?)),
@@ -230,9 +256,20 @@ async fn exec(machine: &Machine, command: &[OsString]) -> anyhow::Result<ExitCod
             ExitCode::from(if error.kind() == io::ErrorKind::NotFound { NO_SUCH_COMMAND } else { CANNOT_RUN })
         }
     };
+    for workload in workloads {
+        signals.or(node.end_pod(workload)).await?;
+    }
     signals.or(plugin.terminate()).await?;
     drop(directory);
     Ok(ended)
+}
+
+/// What a container runtime is told to give to the containers of a pod.
+fn cdi_devices(node: &Node, workload: &Workload) -> Vec<String> {
+    let uids = workload.claim_uids();
+    let claims = node.kubelet.prepared_claims();
+    let claims = claims.iter().filter(|claim| uids.contains(&claim.uid));
+    claims.flat_map(|claim| claim.cdi_ids(None)).map(str::to_owned).collect()
 }
 
 /// Exit codes are bytes; no other number comes from a process.

@@ -1,0 +1,38 @@
+//! How long to wait before another look.
+
+use std::time::Duration;
+
+use backon::{BackoffBuilder, ExponentialBuilder};
+
+use crate::cluster::request::RequestError;
+
+/// After an error, from and to; each is drawn out at random to at most double.
+pub(super) const AFTER_ERROR: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(30)];
+
+/// After somebody touched our slices. A kubelet that wipes them does so one by one, so a moment's patience spares a
+/// round; one that wipes them again and again is not fought.
+pub(super) const AFTER_DISTURBANCE: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(30)];
+
+/// The longest that a server may tell us to wait. It is asked seldom enough by then.
+const MAX_RETRY_AFTER: Duration = Duration::from_secs(60);
+
+/// Pauses that grow and do not run out.
+pub(super) struct Pauses(<ExponentialBuilder as BackoffBuilder>::Backoff);
+
+// === impl Pauses ===
+
+impl Pauses {
+    pub(super) fn new([min, max]: [Duration; 2]) -> Self {
+        let pauses = ExponentialBuilder::new().with_min_delay(min).with_max_delay(max).with_jitter();
+        Self(pauses.without_max_times().build())
+    }
+
+    pub(super) fn next(&mut self) -> Duration {
+        self.0.next().unwrap_or(AFTER_ERROR[1])
+    }
+
+    /// The next one, and longer if the server asks for it.
+    pub(super) fn after(&mut self, error: &RequestError) -> Duration {
+        self.next().max(error.retry_after().unwrap_or_default().min(MAX_RETRY_AFTER))
+    }
+}
