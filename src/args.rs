@@ -79,10 +79,10 @@ pub struct Args {
     )]
     pub kubelet_plugins_directory_path: Option<PathBuf>,
 
-    /// UID of this pod. Gives the sockets names of their own, so that two pods can serve side by side
-    // Hidden, because only the sockets can do that yet: each process remembers for itself which claim holds which GPU,
-    // and two that serve at once could give one GPU to two claims.
-    #[arg(long, env = "POD_UID", value_name = "UID", value_parser = pod_uid, hide = true, help_heading = "Kubelet")]
+    /// UID of this pod: by the downward API, an environment variable POD_UID with fieldPath metadata.uid. Gives the
+    /// sockets names of their own, so that during a rolling update with maxSurge the old pod and the new one serve side
+    /// by side. Kubelets before 1.33 lose the plugin when the old pod ends
+    #[arg(long, env = "POD_UID", value_name = "UID", value_parser = pod_uid, help_heading = "Kubelet")]
     pub pod_uid: Option<String>,
 
     /// Where container runtimes look for CDI specs

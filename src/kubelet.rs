@@ -47,7 +47,6 @@ pub use metrics::Metrics;
 pub use registration::Registration;
 pub use server::{DraServer, Registrar, serve_dra, serve_registrar};
 pub use sockets::SocketError;
-use sockets::SocketPaths;
 
 /// Where this instance meets the kubelet.
 ///
@@ -61,7 +60,7 @@ pub struct Settings {
     pub registry_dir: PathBuf,
     /// The directory that belongs to this driver alone. Absolute; kubelets after 1.37 want it under their root.
     pub plugin_dir: PathBuf,
-    /// The plugin's pod, if the sockets of two instances are to be named apart.
+    /// The plugin's pod, if two instances are to serve side by side: it tells their sockets apart.
     pub pod_uid: Option<String>,
 }
 
@@ -79,12 +78,11 @@ impl Settings {
         }
     }
 
-    /// Makes the plugin's own directory, for root alone, where it is missing. Fails where another instance serves: what
-    /// lies in that directory is not half-done work, it is at work.
+    /// Makes the plugin's own directory, for root alone, where it is missing, and removes the sockets of instances that
+    /// were killed. Fails where another instance serves under the same name.
     pub async fn move_in(&self) -> Result<(), SocketError> {
-        let paths = SocketPaths::new(self)?;
         sockets::make_dir(&self.plugin_dir)?;
-        sockets::remove_stale(&paths.dra).await
+        sockets::remove_dead(self).await
     }
 }
 

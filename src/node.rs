@@ -94,7 +94,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         node: node_name.clone(),
     })
     .await?;
-    // From here on there are files to be touched, which only one may do.
+    // Before any file is touched: a second instance by mistake ends here.
     kubelet.move_in().await?;
 
     let library = NvmlLibrary::new(nvml_library, drivers.clone(), sys_root.clone());

@@ -18,6 +18,7 @@
 //! * What may pass by itself is waited out within 30 s, without a lock, a thread or a file; what may not is answered at
 //!   once. An unprepare ends the wait.
 //! * Claims that have no GPU in common do not wait for each other.
+//! * All of this holds with several processes on the same directories, as during a rolling update.
 //!
 //! # Assumptions
 //!
@@ -36,7 +37,9 @@ mod keeper;
 mod locks;
 mod machine;
 mod metrics;
+mod notices;
 mod record;
+mod siblings;
 mod store;
 #[cfg(test)]
 mod tests;
@@ -58,7 +61,9 @@ use self::keeper::Keeper;
 use self::locks::Locks;
 use self::machine::Machine;
 pub use self::metrics::Metrics;
+use self::notices::Notice;
 use self::record::{Record, SCHEMA, State};
+pub use self::siblings::LockError;
 pub use self::store::StoreError;
 use crate::cdi;
 use crate::claim::plan::{plan, wanted};
@@ -78,6 +83,7 @@ pub struct Preparer {
 pub struct Attempt {
     preparer: Preparer,
     ticket: Ticket,
+    notice: Notice,
     /// When its budget ends.
     deadline: Instant,
 }
@@ -137,11 +143,12 @@ impl Preparer {
     pub async fn open(settings: Settings, inventory: Current, metrics: Metrics) -> Result<Self, OpenError> {
         let opened = tokio::task::spawn_blocking(|| Machine::open(settings)).await;
         let machine = Arc::new(opened.unwrap_or(Err(OpenError::Internal))?);
+        let locks = Locks::new(Arc::clone(machine.siblings()));
         let shared = Shared {
             machine,
             inventory,
             attempts: Attempts::default(),
-            locks: Locks::default(),
+            locks,
             metrics,
             released: watch::Sender::new(()),
             contested: watch::Sender::default(),
@@ -176,8 +183,9 @@ impl Preparer {
 
     /// Takes note that the kubelet asks for this claim, which is still to be read.
     pub fn begin(&self, uid: &ClaimUid) -> Attempt {
-        let ticket = self.shared.attempts.begin(uid);
-        Attempt { preparer: self.clone(), ticket, deadline: Instant::now() + waiting::BUDGET }
+        // Counted first: from then on, no notice that concerns it is removed here.
+        let (ticket, notice) = (self.shared.attempts.begin(uid), self.shared.machine.notice(uid));
+        Attempt { preparer: self.clone(), ticket, notice, deadline: Instant::now() + waiting::BUDGET }
     }
 
     /// Makes the claim's devices usable by containers, waiting for what may pass by itself. A repeat answers the same.
@@ -206,7 +214,7 @@ impl Preparer {
 
     /// The name of a claim that has a record which can be read.
     pub async fn name_of(&self, uid: &ClaimUid) -> Option<ClaimName> {
-        let _claim = self.shared.locks.claim(uid).await;
+        let _claim = self.shared.locks.claim(uid).await.ok()?;
         let record = self.shared.load(uid).await.ok().flatten()?;
         Some(record.claim.name)
     }
@@ -237,16 +245,17 @@ impl Shared {
         }
         let Some(node) = self.inventory.borrow().clone() else { return Err(Error::NotReady) };
 
-        let _claim = self.locks.claim(&claim.uid).await;
+        let _claim = self.locks.claim(&claim.uid).await?;
         // An unprepare that comes from here on waits for the lock, and finds what is done.
         if attempt.ticket.is_called_off() {
             return Err(Error::CalledOff);
         }
-        match self.load(&claim.uid).await? {
+        let (uid, notice) = (claim.uid.clone(), attempt.notice.clone());
+        match self.blocking(move |machine| machine.take_up(&uid, &notice)).await? {
             Some(record) if record.version > SCHEMA => Err(Error::Newer { version: record.version }),
             Some(record) if record.state == State::PrepareCompleted => {
                 check_repeat(&record, claim)?;
-                let _gpus = self.locks.gpus(&record.gpus()).await;
+                let _gpus = self.locks.gpus(&record.gpus()).await?;
                 self.blocking(move |machine| machine.renew(record, &node)).await.map(|record| record.answer())
             }
             started => {
@@ -254,7 +263,7 @@ impl Shared {
                     self.release(record).await?;
                 }
                 let plan = plan(claim, self.machine.pool(), &node).map_err(Error::Plan)?;
-                let _gpus = self.locks.gpus(&plan.gpus()).await;
+                let _gpus = self.locks.gpus(&plan.gpus()).await?;
                 let claim = claim.clone();
                 let record = self.blocking(move |machine| machine.carry_out(&claim, plan, &node)).await?;
                 Ok(record.answer())
@@ -264,7 +273,7 @@ impl Shared {
 
     /// The answer for a claim that is prepared and in order.
     async fn repeat(&self, claim: &Claim) -> Result<Option<Vec<PreparedDevice>>, Error> {
-        let _claim = self.locks.claim(&claim.uid).await;
+        let _claim = self.locks.claim(&claim.uid).await?;
         let Some(record) = self.load(&claim.uid).await? else { return Ok(None) };
         if record.version > SCHEMA {
             return Err(Error::Newer { version: record.version });
@@ -277,8 +286,9 @@ impl Shared {
     }
 
     async fn unprepare(&self, uid: &ClaimUid) -> Result<(), Error> {
-        let _claim = self.locks.claim(uid).await;
-        if let Some(record) = self.load(uid).await? {
+        let _claim = self.locks.claim(uid).await?;
+        let known = uid.clone();
+        if let Some(record) = self.blocking(move |machine| machine.let_go(&known)).await? {
             return self.release(record).await;
         }
         // A spec can be left of a record that was moved aside.
@@ -290,7 +300,7 @@ impl Shared {
 
     /// Takes back a claim, whose lock the caller holds.
     async fn release(&self, record: Record) -> Result<(), Error> {
-        let _gpus = self.locks.gpus(&record.gpus()).await;
+        let _gpus = self.locks.gpus(&record.gpus()).await?;
         let released = self.blocking(move |machine| machine.release(&record.claim.uid)).await;
         self.released.send_replace(());
         released

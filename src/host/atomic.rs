@@ -5,6 +5,7 @@
 //!  remove:  unlink ─▶ fsync of the directory
 //!  make:    directory ─▶ fsync of the one that it is in
 //!  sweep:   unlink what was left half written ─▶ fsync of the directory
+//!  hold:    others who hold the directory wait, for what is read and written in several steps
 //! ```
 //!
 //! The rename makes the change whole, the second fsync makes it last: without it a directory may forget, on power loss,
@@ -99,6 +100,13 @@ pub fn make_directory(path: &Path, mode: u32) -> io::Result<bool> {
     }
     sync_directory(above)?;
     Ok(is_new)
+}
+
+/// Keeps out everybody else who holds the directory, until what is answered is dropped. Waits for whoever holds it now.
+pub fn hold(directory: &Path) -> io::Result<File> {
+    let held = File::open(directory)?;
+    held.lock()?;
+    Ok(held)
 }
 
 /// Moves a file within its file system. Both directories remember it.
@@ -283,6 +291,16 @@ mod tests {
         fs::write(path.join("file"), "").unwrap();
         assert!(make_directory(&path.join("file"), 0o700).is_err());
         assert!(make_directory(&path.join("file/below"), 0o700).is_err());
+    }
+
+    #[test]
+    fn a_directory_has_one_holder_at_a_time() {
+        let directory = tempfile::tempdir().unwrap();
+        let held = hold(directory.path()).unwrap();
+        let other = File::open(directory.path()).unwrap();
+        assert!(other.try_lock().is_err());
+        drop(held);
+        other.try_lock().unwrap();
     }
 
     #[test]

@@ -100,19 +100,7 @@ impl NameMap {
         if directory.exists() {
             atomic::sweep(directory).map_err(|error| Error::Read { path: path.clone(), source: error.source })?;
         }
-        let names = match fs::read(&path) {
-            Ok(bytes) => match (version(&bytes), parse(&bytes)) {
-                (Some(version), _) if version > VERSION.into() => return Err(Error::Newer { path, version }),
-                (_, Ok(names)) => names,
-                (_, Err(reason)) => {
-                    set_aside(&path, &reason)?;
-                    BTreeMap::new()
-                }
-            },
-            Err(error) if error.kind() == io::ErrorKind::NotFound => BTreeMap::new(),
-            Err(source) => return Err(Error::Read { path, source }),
-        };
-        Ok(Self { path, names, unsaved: false })
+        Ok(Self { names: read(&path)?, path, unsaved: false })
     }
 
     /// Takes names of GPUs that others remember, as far as this map knows neither the name nor the GPU. Names of anything
@@ -158,17 +146,16 @@ impl NameMap {
         absent.map(|(name, _)| name.clone()).collect()
     }
 
-    /// Stores names that the file does not have yet; after a failure the next call tries again. The disk is waited for
-    /// on a thread that may block: a full or failing one can take long.
+    /// Stores names that the file does not have yet; after a failure the next call tries again. What another plugin
+    /// process stored meanwhile stays, and is taken over as far as it is about other GPUs. The disk is waited for on a
+    /// thread that may block: a full or failing one can take long.
     pub async fn save(&mut self) -> Result<(), Error> {
         if self.unsaved {
-            let (path, file) = (self.path.clone(), File { version: VERSION, names: self.names.clone() });
-            let write = move || {
-                let bytes = serde_json::to_vec_pretty(&file)?;
-                atomic::write(&path, &bytes, MODE).map_err(|error| error.source)
-            };
-            let written = tokio::task::spawn_blocking(write).await.unwrap_or_else(|error| Err(io::Error::other(error)));
-            written.map_err(|source| Error::Write { path: self.path.clone(), source })?;
+            let (path, ours) = (self.path.clone(), self.names.clone());
+            let stored = tokio::task::spawn_blocking(move || store(&path, ours)).await;
+            let failed = |error| Err(Error::Write { path: self.path.clone(), source: io::Error::other(error) });
+            let stored = stored.unwrap_or_else(failed)?;
+            add(&mut self.names, stored);
             self.unsaved = false;
         }
         Ok(())
@@ -181,6 +168,41 @@ impl NameMap {
     fn give(&mut self, name: DeviceName, uuid: &GpuUuid) {
         self.names.insert(name, uuid.clone());
         self.unsaved = true;
+    }
+}
+
+/// The names in the file; none, if there is none or it is damaged.
+fn read(path: &Path) -> Result<BTreeMap<DeviceName, GpuUuid>, Error> {
+    match fs::read(path) {
+        Ok(bytes) => match (version(&bytes), parse(&bytes)) {
+            (Some(version), _) if version > VERSION.into() => Err(Error::Newer { path: path.to_owned(), version }),
+            (_, Ok(names)) => Ok(names),
+            (_, Err(reason)) => set_aside(path, &reason).map(|()| BTreeMap::new()),
+        },
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(BTreeMap::new()),
+        Err(source) => Err(Error::Read { path: path.to_owned(), source }),
+    }
+}
+
+/// Adds names to the file; answers what it has then. Two processes that give names at once give the same ones, unless a
+/// GPU came or went between their looks: then the first one's last.
+fn store(path: &Path, ours: BTreeMap<DeviceName, GpuUuid>) -> Result<BTreeMap<DeviceName, GpuUuid>, Error> {
+    let failed = |source| Error::Write { path: path.to_owned(), source };
+    let _others = path.parent().map(atomic::hold).transpose().map_err(failed)?;
+    let mut names = read(path)?;
+    add(&mut names, ours);
+    let file = File { version: VERSION, names };
+    let bytes = serde_json::to_vec_pretty(&file).map_err(|error| failed(error.into()))?;
+    atomic::write(path, &bytes, MODE).map_err(|error| failed(error.source))?;
+    Ok(file.names)
+}
+
+/// Adds to `names` those of GPUs that have none there, as far as nobody else has them.
+fn add(names: &mut BTreeMap<DeviceName, GpuUuid>, more: BTreeMap<DeviceName, GpuUuid>) {
+    for (name, uuid) in more {
+        if !names.contains_key(&name) && !names.values().any(|named| *named == uuid) {
+            names.insert(name, uuid);
+        }
     }
 }
 

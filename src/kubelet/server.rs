@@ -78,6 +78,7 @@ pub async fn serve_dra(
         .add_service(DraV1beta1::new(dra))
         .add_service(HealthV1::new(health.clone()))
         .add_service(HealthV1alpha1::new(health));
+    let _turn = sockets::turn(&settings.plugin_dir).await?;
     Ok(DraServer { serving: Serving::start(&path, routes, metrics, stop).await?, tasks })
 }
 

@@ -5,7 +5,7 @@
 //! own there meanwhile. A listener whose file was removed by somebody else can never be found again: its file is put
 //! back.
 
-use std::fs::{self, Permissions};
+use std::fs::{self, File, Permissions};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
@@ -18,7 +18,7 @@ use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use sha2::{Digest, Sha256};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::time::timeout;
-use tracing::warn;
+use tracing::{info, warn};
 
 use super::Settings;
 use crate::host::atomic;
@@ -120,11 +120,16 @@ pub(super) struct Listener {
 impl SocketPaths {
     /// Names the sockets by the rules of the Go helper library, so that kubelets and people find what they know.
     pub(super) fn new(settings: &Settings) -> Result<Self, SocketError> {
-        let dra = match &settings.pod_uid {
+        Self::of(settings, settings.pod_uid.as_deref())
+    }
+
+    /// Those of another pod of this driver.
+    fn of(settings: &Settings, pod_uid: Option<&str>) -> Result<Self, SocketError> {
+        let dra = match pod_uid {
             None => "dra.sock".to_owned(),
             Some(uid) => format!("dra-{uid}.sock"),
         };
-        let registrar = registrar_path(&settings.registry_dir, &settings.driver, settings.pod_uid.as_deref());
+        let registrar = registrar_path(&settings.registry_dir, &settings.driver, pod_uid);
         let paths = Self { registrar, dra: settings.plugin_dir.join(dra) };
         for path in [&paths.registrar, &paths.dra] {
             if !path.is_absolute() || path.to_str().is_none() {
@@ -208,26 +213,80 @@ fn bind(path: &Path) -> Result<(UnixListener, SocketFile), SocketError> {
     Ok((socket, file))
 }
 
-/// Removes a socket's file if nobody listens on it; an error if somebody does.
-pub(super) async fn remove_stale(path: &Path) -> Result<(), SocketError> {
+/// Waits until no other process is between binding its DRA socket and listening on it, or removes those of the dead:
+/// a socket does not answer yet in that moment. It lasts until what is answered is dropped.
+pub(super) async fn turn(plugin_dir: &Path) -> Result<File, SocketError> {
+    let path = plugin_dir.to_owned();
+    let held = tokio::task::spawn_blocking(move || atomic::hold(&path)).await;
+    held.unwrap_or_else(|error| Err(io::Error::other(error))).map_err(io_error("lock", plugin_dir))
+}
+
+/// Removes the sockets of this driver's instances that were killed, so that the kubelet does not try them any more. An
+/// error if one that lives has our own.
+///
+/// The directory is the driver's own, so a socket there that nobody answers on is that of a dead instance; its name says
+/// what the one in the kubelet's registry is called, where the sockets of other drivers are too. An instance that lives
+/// answers on its DRA socket from before it is in the registry until it is gone from there.
+pub(super) async fn remove_dead(settings: &Settings) -> Result<(), SocketError> {
+    let _turn = turn(&settings.plugin_dir).await?;
+    is_stale(&SocketPaths::new(settings)?.dra).await?;
+    let failed = || io_error("list", &settings.plugin_dir);
+    for entry in fs::read_dir(&settings.plugin_dir).map_err(failed())? {
+        let name = entry.map_err(failed())?.file_name();
+        let Some(paths) = name.to_str().and_then(|name| paths_of(settings, name)) else { continue };
+        if !matches!(is_stale(&paths.dra).await, Ok(true)) {
+            continue;
+        }
+        // Last the one that the other is found by.
+        for path in [&paths.registrar, &paths.dra] {
+            match remove_stale(path).await {
+                Ok(true) => info!(path = %path.display(), "removed the socket of an instance that was killed"),
+                Ok(false) => {}
+                Err(error) => {
+                    // The kubelet tries it in vain until somebody has seen to it.
+                    let error = &error as &dyn std::error::Error;
+                    warn!(error, "cannot remove the socket of an instance that was killed");
+                    break;
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The sockets of the instance whose DRA socket has this name.
+fn paths_of(settings: &Settings, dra: &str) -> Option<SocketPaths> {
+    let rest = dra.strip_prefix("dra")?.strip_suffix(".sock")?;
+    let pod_uid = if rest.is_empty() { None } else { Some(rest.strip_prefix('-')?) };
+    SocketPaths::of(settings, pod_uid).ok()
+}
+
+/// Removes a socket's file if nobody listens on it; whether it did. An error if somebody listens.
+async fn remove_stale(path: &Path) -> Result<bool, SocketError> {
+    let stale = is_stale(path).await?;
+    if stale {
+        fs::remove_file(path).map_err(io_error("remove the stale socket", path))?;
+    }
+    Ok(stale)
+}
+
+/// Whether a socket's file is there and nobody listens on it; an error if somebody does.
+async fn is_stale(path: &Path) -> Result<bool, SocketError> {
     match fs::symlink_metadata(path) {
         Ok(found) if found.file_type().is_socket() => {}
         Ok(_) => return Err(SocketError::NotASocket { path: path.to_owned() }),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
         Err(error) => return Err(io_error("look at", path)(error)),
     }
     match UnixStream::connect(path).await {
-        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {}
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Ok(true),
         // Gone meanwhile.
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
         // Too busy to take one more.
-        Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-            return Err(SocketError::InUse { path: path.to_owned() });
-        }
-        Err(error) => return Err(io_error("find out who listens on", path)(error)),
-        Ok(_) => return Err(SocketError::InUse { path: path.to_owned() }),
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(SocketError::InUse { path: path.to_owned() }),
+        Err(error) => Err(io_error("find out who listens on", path)(error)),
+        Ok(_) => Err(SocketError::InUse { path: path.to_owned() }),
     }
-    fs::remove_file(path).map_err(io_error("remove the stale socket", path))
 }
 
 /// The path of the registrar socket. With a pod UID, the name alone may fill it: the next best ones hash a part.
@@ -262,140 +321,4 @@ fn io_error(act: &'static str, path: &Path) -> impl FnOnce(io::Error) -> SocketE
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const POD: &str = "0a1b2c3d-0000-4000-8000-123456789abc";
-
-    fn settings(driver: &str, pod_uid: Option<&str>) -> Settings {
-        Settings { pod_uid: pod_uid.map(str::to_owned), ..Settings::under(Path::new("/var/lib/kubelet"), driver) }
-    }
-
-    #[test]
-    fn sockets_are_named_as_the_kubelets_users_know_them() {
-        let plain = SocketPaths::new(&settings("gpu.nvidia.com", None)).unwrap();
-        assert_eq!(plain.registrar, Path::new("/var/lib/kubelet/plugins_registry/gpu.nvidia.com-reg.sock"));
-        assert_eq!(plain.dra, Path::new("/var/lib/kubelet/plugins/gpu.nvidia.com/dra.sock"));
-
-        let per_pod = SocketPaths::new(&settings("gpu.nvidia.com", Some(POD))).unwrap();
-        let name = format!("/var/lib/kubelet/plugins_registry/gpu.nvidia.com-{POD}-reg.sock");
-        assert_eq!(per_pod.registrar, Path::new(&name));
-        assert_eq!(per_pod.dra, Path::new(&format!("/var/lib/kubelet/plugins/gpu.nvidia.com/dra-{POD}.sock")));
-    }
-
-    #[test]
-    fn a_long_driver_name_costs_the_pod_uid_and_then_the_driver_name() {
-        // Expected values computed with Python's hashlib and base64.
-        let name_of = |driver: &str| {
-            let settings = Settings { plugin_dir: "/p".into(), ..settings(driver, Some(POD)) };
-            let path = SocketPaths::new(&settings).unwrap().registrar;
-            path.file_name().unwrap().to_str().unwrap().to_owned()
-        };
-        // 34 bytes of directory, 46 of `-<uid>-reg.sock`.
-        assert_eq!(name_of(&"a".repeat(27)), format!("{}-{POD}-reg.sock", "a".repeat(27)));
-        assert_eq!(name_of(&"a".repeat(28)), format!("{}-4J7TAyG-OL0-reg.sock", "a".repeat(28)));
-        assert_eq!(name_of(&"a".repeat(52)), format!("{}-4J7TAyG-OL0-reg.sock", "a".repeat(52)));
-        assert_eq!(name_of(&"a".repeat(63)), "dra-wgDlHNKt-V8sfx3mxZlDHA-reg.sock");
-    }
-
-    #[test]
-    fn a_path_of_107_bytes_fits_and_one_of_108_says_what_to_change() {
-        let with_len = |len: usize| Settings {
-            plugin_dir: format!("/{}", "p".repeat(len - 1 - "/dra.sock".len())).into(),
-            ..settings("gpu.nvidia.com", None)
-        };
-        assert_eq!(SocketPaths::new(&with_len(107)).unwrap().dra.as_os_str().len(), 107);
-        let text = SocketPaths::new(&with_len(108)).unwrap_err().to_string();
-        assert!(text.contains("108 bytes") && text.contains("107") && text.contains("--kubelet-root"), "{text}");
-    }
-
-    #[test]
-    fn the_kubelet_cannot_be_told_a_relative_path() {
-        let settings = Settings::under(Path::new("kubelet"), "gpu.nvidia.com");
-        assert!(matches!(SocketPaths::new(&settings), Err(SocketError::Unspeakable { .. })));
-    }
-
-    #[tokio::test]
-    async fn a_stale_socket_is_replaced_and_a_live_one_is_not() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("x.sock");
-        drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
-        assert!(path.exists(), "a dead process leaves its socket behind");
-
-        let (_listener, _file) = Listener::new(&path).await.unwrap();
-        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, SOCKET_MODE);
-        assert!(matches!(Listener::new(&path).await, Err(SocketError::InUse { .. })));
-        UnixStream::connect(&path).await.expect("the first listener was not harmed");
-    }
-
-    #[tokio::test]
-    async fn a_file_that_is_not_a_socket_is_left_alone() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("x.sock");
-        fs::write(&path, "precious").unwrap();
-        assert!(matches!(Listener::new(&path).await, Err(SocketError::NotASocket { .. })));
-        assert_eq!(fs::read_to_string(&path).unwrap(), "precious");
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_socket_that_somebody_removed_is_put_back_with_its_directory() {
-        let root = tempfile::tempdir().unwrap();
-        let path = root.path().join("registry/x.sock");
-        make_dir(path.parent().unwrap()).unwrap();
-        let (mut listener, file) = Listener::new(&path).await.unwrap();
-        fs::remove_dir_all(path.parent().unwrap()).unwrap();
-
-        // Nobody can connect, so time passes until it looks.
-        let mended = async {
-            while !path.exists() {
-                tokio::time::sleep(LOOK_EVERY).await;
-            }
-            UnixStream::connect(&path).await
-        };
-        let (accepted, connected) = tokio::join!(listener.accept(), mended);
-        accepted.unwrap();
-        connected.unwrap();
-        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, SOCKET_MODE);
-        drop(file);
-        assert!(!path.exists(), "the new one is ours to unlink as well");
-        listener.mend();
-        assert!(!path.exists(), "it stays away once nobody holds the file");
-    }
-
-    #[tokio::test]
-    async fn a_listener_leaves_the_socket_of_a_successor_alone() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("x.sock");
-        let (mut old, _file) = Listener::new(&path).await.unwrap();
-        fs::remove_file(&path).unwrap();
-        let (mut new, _new_file) = Listener::new(&path).await.unwrap();
-        old.mend();
-        let (accepted, connected) = tokio::join!(new.accept(), UnixStream::connect(&path));
-        accepted.unwrap();
-        connected.unwrap();
-    }
-
-    #[tokio::test]
-    async fn a_socket_is_unlinked_unless_a_successor_replaced_it() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("x.sock");
-        let (_listener, file) = Listener::new(&path).await.unwrap();
-        drop(file);
-        assert!(!path.exists());
-
-        let (_old, file) = Listener::new(&path).await.unwrap();
-        fs::remove_file(&path).unwrap();
-        let (_new, _new_file) = Listener::new(&path).await.unwrap();
-        drop(file);
-        assert!(path.exists(), "the successor's socket is not ours to remove");
-    }
-
-    #[test]
-    fn directories_are_made_for_root_alone() {
-        let root = tempfile::tempdir().unwrap();
-        let dir = root.path().join("plugins/gpu.nvidia.com");
-        assert!(make_dir(&dir).unwrap());
-        assert!(!make_dir(&dir).unwrap(), "it is there already");
-        assert_eq!(fs::metadata(&dir).unwrap().permissions().mode() & 0o777 & !0o750, 0);
-    }
-}
+mod tests;

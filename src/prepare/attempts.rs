@@ -58,6 +58,11 @@ impl Attempts {
         }
     }
 
+    /// Whether a prepare of the claim is under way.
+    pub(super) fn is_under_way(&self, uid: &ClaimUid) -> bool {
+        self.claims().contains_key(uid)
+    }
+
     fn claims(&self) -> MutexGuard<'_, HashMap<ClaimUid, UnderWay>> {
         self.claims.lock().unwrap_or_else(PoisonError::into_inner)
     }

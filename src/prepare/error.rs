@@ -1,7 +1,7 @@
 //! Why a claim could not be prepared or unprepared, whose turn it is to do something, and whether waiting helps.
 
-use super::StoreError;
 use super::record::SCHEMA;
+use super::{LockError, StoreError};
 use crate::causes::with_causes;
 use crate::cdi::{Incomplete, WriteError};
 use crate::claim::plan::PlanError;
@@ -88,6 +88,12 @@ pub(super) enum Remedy {
 }
 
 // === impl Error ===
+
+impl From<LockError> for Error {
+    fn from(error: LockError) -> Self {
+        Self::Record(StoreError::Locks(error))
+    }
+}
 
 impl Error {
     /// What to wait for before a prepare that failed so is tried again. `None` where it takes somebody to act: the author

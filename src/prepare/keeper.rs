@@ -14,6 +14,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::machine::Machine;
 use super::record::{SCHEMA, State};
 use super::{Error, Shared};
 use crate::cdi::Found;
@@ -41,6 +42,9 @@ impl Keeper {
 
     /// Makes the specs of all prepared claims right for what the node has now. Each failure is logged once.
     pub(super) async fn keep(&mut self) {
+        if let Err(error) = self.catch_up().await {
+            return self.cannot_see(&error);
+        }
         let Some(node) = self.shared.inventory.borrow().clone() else { return };
         // With those that are being prepared: what they look at may just have changed.
         let claims = self.shared.machine.claims();
@@ -65,17 +69,31 @@ impl Keeper {
         self.made_of = made_of;
     }
 
+    /// Takes note of what other processes have done.
+    async fn catch_up(&self) -> Result<(), Error> {
+        let attempts = self.shared.attempts.clone();
+        self.shared.blocking(move |machine| machine.catch_up(|uid| attempts.is_under_way(uid))).await?;
+        self.shared.count_prepared();
+        Ok(())
+    }
+
     /// Makes the spec of a claim be what it should be, if the claim is prepared; answers whether it was not.
     async fn restore(&self, claim: &ClaimUid, node: &Arc<Node>, found: &Arc<Found>) -> Result<bool, Error> {
         let shared = &self.shared;
-        let _claim = shared.locks.claim(claim).await;
+        let lock = shared.locks.claim(claim).await?;
         let record = match shared.load(claim).await? {
             Some(record) if record.version <= SCHEMA && record.state == State::PrepareCompleted => record,
             _ => return Ok(false),
         };
-        let _gpus = shared.locks.gpus(&record.gpus()).await;
+        let gpus = shared.locks.gpus(&record.gpus()).await?;
         let (node, found) = (Arc::clone(node), Arc::clone(found));
-        shared.blocking(move |machine| machine.restore(&record, &node, &found)).await
+        let step = move |machine: &Machine| {
+            // At the end of the process this task is dropped. The spec is not written after the locks are given back:
+            // another process may have unprepared the claim by then.
+            let _locks = (lock, gpus);
+            machine.restore(&record, &node, &found)
+        };
+        shared.blocking(step).await
     }
 
     fn note(&mut self, claim: ClaimUid, outcome: Result<bool, Error>) {

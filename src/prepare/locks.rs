@@ -1,66 +1,87 @@
 //! Who works on which claim and which GPU.
 //!
 //! Work on one claim excludes other work on that claim, and likewise for each GPU; everything else runs side by side.
-//! Waiters sleep until it is their turn, in the order in which they came.
+//! Waiters sleep until it is their turn, in the order in which they came. Other plugin processes on the same directory are
+//! excluded too, by [`siblings`](super::siblings), once it is somebody's turn here: without any, that is a system call.
 //!
-//! Deadlock cannot happen because all locks are taken in one order, which is that of [`Key`]: first a claim, then, once
-//! its record or plan says which, its GPUs sorted by UUID.
+//! Deadlock cannot happen because all locks are taken in one order, which is that of [`Slot`]: first a claim, then, once
+//! its record or plan says which, its GPUs.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
+use tracing::{Span, info};
 
+use super::siblings::{LockError, Range, Siblings, Slot};
 use crate::claim::ClaimUid;
 use crate::device::GpuUuid;
 
-/// What is locked. The order of the variants is the order of locking.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) enum Key {
-    Claim(ClaimUid),
-    Gpu(GpuUuid),
-}
-
-/// Locks by key. A key takes memory only while somebody holds it or waits for it.
-#[derive(Debug, Clone, Default)]
+/// Locks by slot. A slot takes memory only while somebody holds it or waits for it.
+#[derive(Debug, Clone)]
 pub(super) struct Locks {
-    slots: Arc<Mutex<HashMap<Key, Arc<AsyncMutex<()>>>>>,
+    siblings: Arc<Siblings>,
+    slots: Arc<Mutex<HashMap<Slot, Arc<AsyncMutex<()>>>>>,
 }
 
-/// A key that is ours until this is dropped.
+/// A slot that is ours until this is dropped.
 #[derive(Debug)]
 pub(super) struct Held {
     locks: Locks,
-    key: Key,
-    slot: Arc<AsyncMutex<()>>,
-    /// `None` while waiting.
+    slot: Slot,
+    /// Counts us among those who use it. `None` at the end.
+    mutex: Option<Arc<AsyncMutex<()>>>,
+    /// `None` while waiting for others in this process.
     guard: Option<OwnedMutexGuard<()>>,
+    /// `None` while waiting for other processes.
+    range: Option<Range>,
 }
 
 // === impl Locks ===
 
 impl Locks {
-    pub(super) async fn claim(&self, uid: &ClaimUid) -> Held {
-        self.one(Key::Claim(uid.clone())).await
+    pub(super) fn new(siblings: Arc<Siblings>) -> Self {
+        Self { siblings, slots: Arc::default() }
     }
 
-    pub(super) async fn gpus(&self, gpus: &BTreeSet<GpuUuid>) -> Vec<Held> {
-        let mut held = Vec::with_capacity(gpus.len());
-        for gpu in gpus {
-            held.push(self.one(Key::Gpu(gpu.clone())).await);
+    pub(super) async fn claim(&self, uid: &ClaimUid) -> Result<Held, LockError> {
+        self.one(Slot::claim(uid)).await
+    }
+
+    pub(super) async fn gpus(&self, gpus: &BTreeSet<GpuUuid>) -> Result<Vec<Held>, LockError> {
+        // In order, and each once.
+        let slots: BTreeSet<_> = gpus.iter().map(Slot::gpu).collect();
+        let mut held = Vec::with_capacity(slots.len());
+        for slot in slots {
+            held.push(self.one(slot).await?);
         }
-        held
+        Ok(held)
     }
 
-    async fn one(&self, key: Key) -> Held {
-        let slot = Arc::clone(self.slots().entry(key.clone()).or_default());
+    async fn one(&self, slot: Slot) -> Result<Held, LockError> {
+        let mutex = Arc::clone(self.slots().entry(slot).or_default());
         // Made before waiting: its drop tidies up also after a waiter that gave up.
-        let mut held = Held { locks: self.clone(), key, slot, guard: None };
-        held.guard = Some(Arc::clone(&held.slot).lock_owned().await);
-        held
+        let mut held = Held { locks: self.clone(), slot, mutex: Some(Arc::clone(&mutex)), guard: None, range: None };
+        held.guard = Some(mutex.lock_owned().await);
+        held.range = self.siblings.try_lock(slot)?;
+        if held.range.is_some() {
+            return Ok(held);
+        }
+        info!("waiting for another plugin process, which is at work on the same claim or GPU");
+        let span = Span::current();
+        // The thread has all of it: were the turn here given up while it waits, the next one here and this thread would
+        // share the lock of the file, and the first to end would unlock it for both.
+        let wait = move || {
+            span.in_scope(|| {
+                held.range = Some(held.locks.siblings.lock(slot)?);
+                Ok(held)
+            })
+        };
+        let waited = tokio::task::spawn_blocking(wait).await;
+        waited.unwrap_or_else(|error| Err(LockError::interrupted(&self.siblings, error)))
     }
 
-    fn slots(&self) -> MutexGuard<'_, HashMap<Key, Arc<AsyncMutex<()>>>> {
+    fn slots(&self) -> MutexGuard<'_, HashMap<Slot, Arc<AsyncMutex<()>>>> {
         self.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -69,11 +90,15 @@ impl Locks {
 
 impl Drop for Held {
     fn drop(&mut self) {
+        // Other processes first: who comes next here must not find it locked by us.
+        self.range = None;
         self.guard = None;
         let mut slots = self.locks.slots();
-        // Ours and the map's: nobody else has the slot, and nobody can get it without the map.
-        if Arc::strong_count(&self.slot) == 2 {
-            slots.remove(&self.key);
+        // Within the lock, or two that end at once would each leave it to the other.
+        self.mutex = None;
+        // The map's: nobody else has the mutex, and nobody can get it without the map.
+        if slots.get(&self.slot).is_some_and(|mutex| Arc::strong_count(mutex) == 1) {
+            slots.remove(&self.slot);
         }
     }
 }
@@ -89,21 +114,31 @@ mod tests {
         numbers.iter().map(|number| crate::claim::example::mk_uuid(*number)).collect()
     }
 
+    /// Those of the processes on one directory.
+    fn processes<const N: usize>() -> (tempfile::TempDir, [Locks; N]) {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("lock");
+        let locks = std::array::from_fn(|_| Locks::new(Siblings::open(&path).unwrap()));
+        (directory, locks)
+    }
+
     #[tokio::test]
     async fn one_key_has_one_holder_and_other_keys_are_free() {
-        let locks = Locks::default();
-        let held = locks.gpus(&gpus(&[0, 1])).await;
-        assert!(locks.gpus(&gpus(&[1, 2])).now_or_never().is_none());
-        assert!(locks.gpus(&gpus(&[2, 3])).now_or_never().is_some());
+        let (_directory, [locks]) = processes();
+        let held = locks.gpus(&gpus(&[0, 1])).await.unwrap();
+        let both = gpus(&[0, 1]);
+        assert!(locks.gpus(&both).now_or_never().is_none());
+        let free = gpus(&[2, 3]);
+        assert!(locks.gpus(&free).now_or_never().is_some());
         drop(held);
-        assert!(locks.gpus(&gpus(&[1, 2])).now_or_never().is_some());
+        assert!(locks.gpus(&both).now_or_never().is_some());
     }
 
     #[tokio::test]
     async fn nothing_is_left_behind_by_holders_or_by_waiters_that_gave_up() {
-        let locks = Locks::default();
+        let (_directory, [locks]) = processes();
         let gpu = gpus(&[0]);
-        let held = locks.gpus(&gpu).await;
+        let held = locks.gpus(&gpu).await.unwrap();
         let mut waiter = Box::pin(locks.gpus(&gpu));
         assert!((&mut waiter).now_or_never().is_none());
         drop(held);
@@ -112,16 +147,52 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn what_another_process_holds_is_waited_for() {
+        let (_directory, [ours, others]) = processes();
+        let held = others.gpus(&gpus(&[0, 1])).await.unwrap();
+        assert!(ours.gpus(&gpus(&[2, 3])).now_or_never().is_some());
+        let wanted = gpus(&[1, 2]);
+        let mut waiter = Box::pin(ours.gpus(&wanted));
+        assert!((&mut waiter).now_or_never().is_none());
+        drop(held);
+        let got = waiter.await.unwrap();
+        assert!(others.gpus(&gpus(&[1])).now_or_never().is_none());
+        drop(got);
+    }
+
+    #[tokio::test]
+    async fn a_waiter_that_gave_up_takes_nothing_from_those_behind_it() {
+        let (_directory, [ours, others, third]) = processes();
+        let gpu = gpus(&[0]);
+        let held = others.gpus(&gpu).await.unwrap();
+        let mut gives_up = Box::pin(ours.gpus(&gpu));
+        assert!((&mut gives_up).now_or_never().is_none());
+        drop(gives_up);
+        let mut behind = Box::pin(ours.gpus(&gpu));
+        assert!((&mut behind).now_or_never().is_none());
+        drop(held);
+        // Its thread gets the lock and gives it back, and only then is it the next one's turn.
+        let got = behind.await.unwrap();
+        assert!(third.siblings.try_lock(Slot::gpu(gpu.first().unwrap())).unwrap().is_none());
+        drop(got);
+        let slot = Slot::gpu(gpu.first().unwrap());
+        assert!(third.siblings.try_lock(slot).unwrap().is_some());
+        while !ours.slots().is_empty() {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    #[tokio::test]
     async fn many_who_want_overlapping_sets_all_get_their_turn() {
-        let locks = Locks::default();
-        let work = (0..64_u32).map(|number| {
-            let locks = locks.clone();
+        let (_directory, processes) = processes::<3>();
+        let work = (0..96_u32).map(|number| {
+            let locks = processes[number as usize % 3].clone();
             tokio::spawn(async move {
-                let _held = locks.gpus(&gpus(&[number % 4, (number + 1) % 4, (number / 4) % 4])).await;
+                let _held = locks.gpus(&gpus(&[number % 4, (number + 1) % 4, (number / 4) % 4])).await.unwrap();
                 tokio::task::yield_now().await;
             })
         });
         assert!(join_all(work).await.into_iter().all(|done| done.is_ok()));
-        assert!(locks.slots().is_empty());
+        assert!(processes.iter().all(|locks| locks.slots().is_empty()));
     }
 }

@@ -14,9 +14,12 @@
 //! are reverted in `release` before the record goes.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use super::damage::Damage;
+use super::notices::{Notice, Notices};
 use super::record::{Record, State};
+use super::siblings::{Range, Siblings, Slot};
 use super::store::Store;
 use super::{Error, OpenError, Settings};
 use crate::cdi::{self, Found, Spec, Target};
@@ -29,37 +32,108 @@ pub(super) struct Machine {
     settings: Settings,
     store: Store,
     specs: cdi::Writer,
+    notices: Notices,
 }
 
 // === impl Machine ===
 
 impl Machine {
-    /// Reads all records, takes back what was half done, and removes specs that nobody answers for.
+    /// Reads all records, takes back what was half done, and removes specs that nobody answers for. What another process
+    /// is at work on is left to it.
     pub(super) fn open(settings: Settings) -> Result<Self, OpenError> {
         let store = Store::open(settings.claims_dir.clone()).map_err(OpenError::Records)?;
         let specs = cdi::Writer::open(settings.cdi_dir.clone(), settings.cdi_kind.clone()).map_err(OpenError::Specs)?;
-        let machine = Self { settings, store, specs };
+        let notices = Notices::new(settings.claims_dir.clone(), Arc::clone(store.siblings()));
+        notices.sweep(|_| false).map_err(OpenError::Records)?;
+        let machine = Self { settings, store, specs, notices };
         for uid in machine.store.in_state(State::PrepareStarted) {
-            match machine.release(&uid) {
-                Ok(()) => tracing::info!(claim.uid = %uid, "took back a claim that was half prepared"),
+            match machine.take_back(&uid) {
+                Ok(true) => tracing::info!(claim.uid = %uid, "took back a claim that was half prepared"),
+                Ok(false) => tracing::info!(claim.uid = %uid, "left a half prepared claim to another process"),
                 Err(error) => {
                     tracing::error!(claim.uid = %uid, %error, "cannot take back a claim that was half prepared");
                 }
             }
         }
         for name in machine.specs.claims().map_err(OpenError::Specs)? {
-            // The containers of a claim whose record was damaged still start from its spec.
-            if ClaimUid::parse(&name).is_ok_and(|uid| machine.store.has(&uid)) {
-                continue;
-            }
-            match machine.specs.remove(&name) {
-                Ok(()) => tracing::info!(claim.uid = name, "removed a CDI spec without a claim record"),
+            match machine.remove_orphan(&name) {
+                Ok(true) => tracing::info!(claim.uid = name, "removed a CDI spec without a claim record"),
+                Ok(false) => {}
                 Err(error) => {
                     tracing::error!(claim.uid = name, %error, "cannot remove a CDI spec without a claim record");
                 }
             }
         }
         Ok(machine)
+    }
+
+    /// Takes back a claim that is half prepared, unless somebody is at work on it; whether it did.
+    fn take_back(&self, uid: &ClaimUid) -> Result<bool, Error> {
+        let Some(_claim) = self.try_lock(Slot::claim(uid))? else { return Ok(false) };
+        // It may have been done or taken back since it was seen.
+        match self.load(uid)? {
+            Some(record) if record.state == State::PrepareStarted => {
+                let gpus: BTreeSet<_> = record.gpus().iter().map(Slot::gpu).collect();
+                let gpus = gpus.into_iter().map(|gpu| self.try_lock(gpu)).collect::<Result<Option<Vec<_>>, _>>()?;
+                if gpus.is_none() {
+                    return Ok(false);
+                }
+                self.release(uid).map(|()| true)
+            }
+            Some(_) | None => Ok(false),
+        }
+    }
+
+    /// Removes the spec of a claim that has no record, unless somebody is at work on it; whether it did.
+    fn remove_orphan(&self, name: &str) -> Result<bool, Error> {
+        let uid = ClaimUid::parse(name).ok();
+        let claim = uid.as_ref().map(|uid| self.try_lock(Slot::claim(uid))).transpose()?;
+        // The containers of a claim whose record was damaged still start from its spec.
+        if matches!(claim, Some(None)) || uid.is_some_and(|uid| self.store.has(&uid)) {
+            return Ok(false);
+        }
+        self.specs.remove(name).map_err(Error::Spec)?;
+        Ok(true)
+    }
+
+    /// For the start alone: later, [`Locks`](super::locks::Locks) come first.
+    fn try_lock(&self, slot: Slot) -> Result<Option<Range>, Error> {
+        self.siblings().try_lock(slot).map_err(Error::from)
+    }
+
+    /// Those who share the directory.
+    pub(super) fn siblings(&self) -> &Arc<Siblings> {
+        self.store.siblings()
+    }
+
+    /// Takes note of what other processes have done, and tidies up after them when they are gone. For the latter it must
+    /// know which claims have a prepare under way.
+    pub(super) fn catch_up(&self, is_under_way: impl Fn(&ClaimUid) -> bool) -> Result<(), Error> {
+        self.store.catch_up().and_then(|()| self.notices.sweep(is_under_way)).map_err(Error::Record)
+    }
+
+    /// Whether another process may have prepared or unprepared claims lately.
+    pub(super) fn may_have_news(&self) -> bool {
+        self.store.is_outdated().unwrap_or(true)
+    }
+
+    /// The notice that a claim was unprepared, as it is when a prepare begins. One that cannot be read counts as a new one
+    /// later.
+    pub(super) fn notice(&self, uid: &ClaimUid) -> Notice {
+        self.notices.look(uid).unwrap_or_else(|_| Notice::none())
+    }
+
+    /// The record of a claim that is to be prepared. An error if another process has unprepared it since its notice was
+    /// looked at.
+    pub(super) fn take_up(&self, uid: &ClaimUid, since: &Notice) -> Result<Option<Record>, Error> {
+        let notice = self.notices.look(uid).map_err(Error::Record)?;
+        if notice.calls_off(since) { Err(Error::CalledOff) } else { self.load(uid) }
+    }
+
+    /// The record of a claim that is to be unprepared. Prepares that other processes have under way are called off.
+    pub(super) fn let_go(&self, uid: &ClaimUid) -> Result<Option<Record>, Error> {
+        self.notices.leave(uid).map_err(Error::Record)?;
+        self.load(uid)
     }
 
     pub(super) fn pool(&self) -> &str {
@@ -98,6 +172,7 @@ impl Machine {
 
     /// From absent to completed, or back to absent and an error.
     pub(super) fn carry_out(&self, claim: &Claim, plan: Plan, node: &Node) -> Result<Record, Error> {
+        self.store.catch_up().map_err(Error::Record)?;
         plan.admit(&claim.uid, &self.store.holders(&plan.gpus())).map_err(Error::Plan)?;
         let kind = self.specs.kind();
         let mut record =

@@ -6,16 +6,19 @@
 //! ```
 //!
 //! A copy is kept in memory for the one question that concerns all claims, who holds a GPU. What is known of a single
-//! claim is read from disk each time: an earlier plugin process may still be at work on the same files while it stops.
+//! claim is read from disk each time: another plugin process may be at work on the same files during a rolling update.
+//! For the same reason all records are read again before the question is answered, unless nobody can have changed any:
+//! see [`siblings`](super::siblings).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 
 use super::damage::Damage;
 use super::record::{Record, SCHEMA, State};
+use super::siblings::{LockError, Siblings, Slot};
 use crate::claim::ClaimUid;
 use crate::claim::plan::{Holder, Holders};
 use crate::device::{DeviceName, GpuUuid};
@@ -28,12 +31,25 @@ const DIRECTORY_MODE: u32 = 0o700;
 const SUFFIX: &str = ".json";
 const QUARANTINE: &str = "quarantine";
 
+/// The file by which processes lock, beside the directory of records.
+const LOCK_SUFFIX: &str = "lock";
+
 /// All records. Its methods block for as long as the disk takes.
 #[derive(Debug)]
 pub(super) struct Store {
     directory: PathBuf,
-    records: Mutex<BTreeMap<ClaimUid, Record>>,
+    siblings: Arc<Siblings>,
+    memory: Mutex<Memory>,
+    /// Held by everyone who makes a record and what is remembered of it the same, and alone by who does it for all.
+    changing: RwLock<()>,
     damage: Damage,
+}
+
+#[derive(Debug, Default)]
+struct Memory {
+    records: BTreeMap<ClaimUid, Record>,
+    /// The number of starts at which these were all records there are, and nobody else was there to change them.
+    complete_at: Option<u64>,
 }
 
 /// A record could not be read or written.
@@ -68,6 +84,20 @@ pub enum StoreError {
         /// Its schema.
         version: u32,
     },
+    /// The notice that a claim was unprepared is needed by another plugin process, or came from one.
+    #[error("cannot {act} the notice {} that the claim was unprepared", path.display())]
+    Notice {
+        /// What was tried: "read", "write".
+        act: &'static str,
+        /// Which file.
+        path: PathBuf,
+        /// Why it failed.
+        #[source]
+        source: io::Error,
+    },
+    /// What other plugin processes do cannot be seen, or they cannot be kept away.
+    #[error("other plugin processes may be at work")]
+    Locks(#[source] LockError),
     /// The record cannot be expressed in JSON.
     #[error("cannot express the record of claim {uid} in JSON")]
     Encode {
@@ -80,6 +110,13 @@ pub enum StoreError {
     /// The file system refused.
     #[error("the directory of claim records refused")]
     File(#[source] atomic::Error),
+}
+
+/// What is on disk for a claim.
+enum Found {
+    Nothing,
+    Record(Box<Record>),
+    Damaged(Bad),
 }
 
 /// The bytes of a record that is no record.
@@ -100,35 +137,102 @@ enum Bad {
 impl Store {
     /// Makes the directory if it is missing and reads all records. Those that cannot be read are moved aside and logged.
     pub(super) fn open(directory: PathBuf) -> Result<Self, StoreError> {
-        let failed = |act, path: &Path| {
-            let path = path.to_owned();
-            move |source| StoreError::Directory { act, path, source }
-        };
-        atomic::make_directory(&directory, DIRECTORY_MODE).map_err(failed("create", &directory))?;
-        atomic::sweep(&directory).map_err(StoreError::File)?;
-        let store = Self { directory, records: Mutex::default(), damage: Damage::default() };
-        for entry in fs::read_dir(&store.directory).map_err(failed("list", &store.directory))? {
-            let path = entry.map_err(failed("list", &store.directory))?.path();
-            let Some(stem) = path.file_name().and_then(|name| name.to_str()?.strip_suffix(SUFFIX)) else { continue };
-            let used = match ClaimUid::parse(stem) {
-                Ok(uid) => store.load(&uid).map(drop),
-                Err(_) => store.quarantine(&path, &Bad::Name),
+        let created = atomic::make_directory(&directory, DIRECTORY_MODE);
+        created.map_err(|source| StoreError::Directory { act: "create", path: directory.clone(), source })?;
+        let siblings = Siblings::open(&directory.with_extension(LOCK_SUFFIX)).map_err(StoreError::Locks)?;
+        let (memory, changing, damage) = (Mutex::default(), RwLock::default(), Damage::default());
+        let store = Self { directory, siblings, memory, changing, damage };
+        for path in store.read_all()? {
+            let moved = match uid_of(&path) {
+                None => store.quarantine(&path, &Bad::Name),
+                // Whoever holds the claim sees to it, and may have done so.
+                Some(uid) => match store.siblings.try_lock(Slot::claim(&uid)).map_err(StoreError::Locks)? {
+                    Some(_claim) => store.load(&uid).map(drop),
+                    None => Ok(()),
+                },
             };
-            if let Err(error) = used {
-                // Left where it is: its claim fails until somebody has seen to it, and only that claim.
-                let error = &error as &dyn std::error::Error;
-                tracing::error!(file = %path.display(), error, "cannot use a claim record");
+            if let Err(error) = moved {
+                cannot_use(&path, &error);
             }
         }
         Ok(store)
     }
 
+    /// Those who share the directory.
+    pub(super) fn siblings(&self) -> &Arc<Siblings> {
+        &self.siblings
+    }
+
+    /// Makes sure that memory has all records of GPUs whose locks the caller holds, and what other processes had done
+    /// with others a moment ago. Costs nothing as long as there are no other processes.
+    pub(super) fn catch_up(&self) -> Result<(), StoreError> {
+        if self.is_outdated()? { self.read_all().map(drop) } else { Ok(()) }
+    }
+
+    /// Whether another process may have changed records since all were read.
+    pub(super) fn is_outdated(&self) -> Result<bool, StoreError> {
+        let starts = self.siblings.starts().map_err(StoreError::Locks)?;
+        Ok(self.memory().complete_at != Some(starts))
+    }
+
+    /// Takes all records into memory; answers which files are none. What cannot be read now remains what it was. What is
+    /// read lasts, though its writer may have been killed before it made it so.
+    fn read_all(&self) -> Result<Vec<PathBuf>, StoreError> {
+        let _change = self.changing.write().unwrap_or_else(PoisonError::into_inner);
+        // The order matters: the number, who is there, and only then the records.
+        let starts = self.siblings.starts().map_err(StoreError::Locks)?;
+        let alone = !self.siblings.are_present().map_err(StoreError::Locks)?;
+        atomic::sweep(&self.directory).map_err(StoreError::File)?;
+        let (mut records, mut bad) = (BTreeMap::new(), Vec::new());
+        for path in self.files()? {
+            let Some(uid) = uid_of(&path) else {
+                bad.push(path);
+                continue;
+            };
+            match self.look(&uid) {
+                Ok(Found::Record(record)) => {
+                    records.insert(uid, *record);
+                    continue;
+                }
+                Ok(Found::Nothing) => continue,
+                Ok(Found::Damaged(_)) => bad.push(path),
+                // Left where it is: its claim fails until somebody has seen to it, and only that claim.
+                Err(error) => cannot_use(&path, &error),
+            }
+            if let Some(known) = self.memory().records.remove(&uid) {
+                records.insert(uid, known);
+            }
+        }
+        *self.memory() = Memory { records, complete_at: alone.then_some(starts) };
+        Ok(bad)
+    }
+
+    /// All files that are named like records.
+    fn files(&self) -> Result<Vec<PathBuf>, StoreError> {
+        let failed = |source| StoreError::Directory { act: "list", path: self.directory.clone(), source };
+        let mut files = Vec::new();
+        for entry in fs::read_dir(&self.directory).map_err(failed)? {
+            let entry = entry.map_err(failed)?;
+            if entry.file_name().to_str().is_some_and(|name| name.ends_with(SUFFIX)) {
+                files.push(entry.path());
+            }
+        }
+        Ok(files)
+    }
+
     /// The record of a claim as it is on disk. One that is damaged is moved aside, and the claim then has none.
     pub(super) fn load(&self, uid: &ClaimUid) -> Result<Option<Record>, StoreError> {
-        let record = self.read(uid)?;
+        // It may be what a process left that was killed.
+        self.catch_up()?;
+        let _change = self.change();
+        let record = match self.look(uid)? {
+            Found::Record(record) => Some(*record),
+            Found::Nothing => None,
+            Found::Damaged(why) => self.quarantine(&self.path(uid), &why).map(|()| None)?,
+        };
         match &record {
-            Some(record) => self.records().insert(uid.clone(), record.clone()),
-            None => self.records().remove(uid),
+            Some(record) => self.memory().records.insert(uid.clone(), record.clone()),
+            None => self.memory().records.remove(uid),
         };
         Ok(record)
     }
@@ -139,15 +243,17 @@ impl Store {
         let encode = |source| StoreError::Encode { uid: uid.clone(), source };
         let mut bytes = serde_json::to_vec_pretty(record).map_err(encode)?;
         bytes.push(b'\n');
+        let _change = self.change();
         // Known before it is written: in doubt the GPU is taken.
-        self.records().insert(uid.clone(), record.clone());
+        self.memory().records.insert(uid.clone(), record.clone());
         atomic::write(&self.path(uid), &bytes, MODE).map_err(StoreError::File)
     }
 
     /// Removes a record. One that is not there is success.
     pub(super) fn remove(&self, uid: &ClaimUid) -> Result<(), StoreError> {
+        let _change = self.change();
         atomic::remove(&self.path(uid)).map_err(StoreError::File)?;
-        self.records().remove(uid);
+        self.memory().records.remove(uid);
         Ok(())
     }
 
@@ -165,7 +271,7 @@ impl Store {
     /// Who holds these GPUs.
     pub(super) fn holders(&self, gpus: &BTreeSet<GpuUuid>) -> Holders {
         let mut holders = Holders::new();
-        for record in self.records().values() {
+        for record in self.memory().records.values() {
             for device in record.devices.iter().filter(|device| gpus.contains(&device.planned.gpu)) {
                 let holder = Holder {
                     uid: record.claim.uid.clone(),
@@ -180,8 +286,8 @@ impl Store {
 
     /// Which GPUs claims were given by which names.
     pub(super) fn names(&self) -> Vec<(DeviceName, GpuUuid)> {
-        let records = self.records();
-        let devices = records.values().flat_map(|record| &record.devices).map(|device| &device.planned);
+        let memory = self.memory();
+        let devices = memory.records.values().flat_map(|record| &record.devices).map(|device| &device.planned);
         devices
             .filter_map(|device| Some((DeviceName::parse(&device.wanted.device).ok()?, device.gpu.clone())))
             .collect()
@@ -189,27 +295,25 @@ impl Store {
 
     /// The claims in a state, without those of a newer schema: what must be done about them is not known here.
     pub(super) fn in_state(&self, state: State) -> Vec<ClaimUid> {
-        let records = self.records();
-        let ours = records.values().filter(|record| record.version <= SCHEMA && record.state == state);
+        let memory = self.memory();
+        let ours = memory.records.values().filter(|record| record.version <= SCHEMA && record.state == state);
         ours.map(|record| record.claim.uid.clone()).collect()
     }
 
-    fn read(&self, uid: &ClaimUid) -> Result<Option<Record>, StoreError> {
+    fn look(&self, uid: &ClaimUid) -> Result<Found, StoreError> {
         let path = self.path(uid);
         let bytes = match fs::read(&path) {
             Ok(bytes) => bytes,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) if error.kind() == io::ErrorKind::IsADirectory => {
-                return self.quarantine(&path, &Bad::Directory).map(|()| None);
-            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Found::Nothing),
+            Err(error) if error.kind() == io::ErrorKind::IsADirectory => return Ok(Found::Damaged(Bad::Directory)),
             Err(source) => return Err(StoreError::Read { path, source }),
         };
         match serde_json::from_slice::<Record>(&bytes) {
-            Ok(record) if record.claim.uid == *uid => Ok(Some(record)),
-            Ok(record) => self.quarantine(&path, &Bad::Other(record.claim.uid)).map(|()| None),
+            Ok(record) if record.claim.uid == *uid => Ok(Found::Record(Box::new(record))),
+            Ok(record) => Ok(Found::Damaged(Bad::Other(record.claim.uid))),
             Err(error) => match schema(&bytes) {
                 Some(version) if version > SCHEMA => Err(StoreError::Newer { path, version }),
-                _ => self.quarantine(&path, &Bad::Json(error)).map(|()| None),
+                _ => Ok(Found::Damaged(Bad::Json(error))),
             },
         }
     }
@@ -244,9 +348,23 @@ impl Store {
         self.directory.join(format!("{uid}{SUFFIX}"))
     }
 
-    fn records(&self) -> MutexGuard<'_, BTreeMap<ClaimUid, Record>> {
-        self.records.lock().unwrap_or_else(PoisonError::into_inner)
+    fn change(&self) -> RwLockReadGuard<'_, ()> {
+        self.changing.read().unwrap_or_else(PoisonError::into_inner)
     }
+
+    fn memory(&self) -> MutexGuard<'_, Memory> {
+        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The claim whose record has this path.
+fn uid_of(path: &Path) -> Option<ClaimUid> {
+    let stem = path.file_name().and_then(|name| name.to_str()?.strip_suffix(SUFFIX));
+    stem.and_then(|stem| ClaimUid::parse(stem).ok())
+}
+
+fn cannot_use(path: &Path, error: &StoreError) {
+    tracing::error!(file = %path.display(), error = error as &dyn std::error::Error, "cannot use a claim record");
 }
 
 /// The schema of a record of which nothing else may be readable.

@@ -2,6 +2,7 @@ mod crashes;
 mod golden;
 mod records;
 mod sequences;
+mod siblings;
 mod soundness;
 mod specs;
 mod waiting;
@@ -85,8 +86,15 @@ impl Disk {
         fs::write(self.record_path(uid), record.to_string()).unwrap();
     }
 
-    /// Names of the files of claims and specs, without directories.
+    /// Names of the files of claims and specs, without directories and without what processes that overlap leave each
+    /// other.
     fn files(&self) -> Vec<String> {
+        let mut names = self.files_and_notices();
+        names.retain(|name| !name.ends_with(".unprepared"));
+        names
+    }
+
+    fn files_and_notices(&self) -> Vec<String> {
         let mut names = Vec::new();
         for directory in ["claims", "cdi"] {
             for entry in fs::read_dir(self.host.state(directory)).into_iter().flatten() {
@@ -358,7 +366,7 @@ async fn work_on_one_gpu_does_not_wait_for_work_on_another() {
     let disk = Disk::new();
     let preparer = disk.start().await;
     // Somebody works on gpu-0 until the end of this test.
-    let gate = preparer.shared.locks.gpus(&[mk_uuid(0)].into()).await;
+    let gate = preparer.shared.locks.gpus(&[mk_uuid(0)].into()).await.unwrap();
     let waiting = tokio::spawn(preparer.begin(&mk_uid("a")).prepare(mk_claim_a()));
 
     preparer.prepare(mk_claim_b()).await.unwrap();

@@ -8,7 +8,8 @@
 //!   0 s        until 20 s        ▲ └──▶ it may pass by itself
 //!                                │          │  no lock is held, nothing is on disk
 //!                                └── news ──┤  another claim was released · the GPUs have changed ·
-//!                                           │  files are looked for again, after 250 ms to 2 s
+//!                                           │  files are looked for again, after 250 ms to 2 s, and so is what another
+//!                                           │  plugin process has released
 //!                                           ├─ 30 s are over: what stood in the way is the answer
 //!                                           └─ unprepare, SIGTERM: ends at once
 //! ```
@@ -16,6 +17,7 @@
 //! Which error may pass, and by what, is said beside the errors: [`Error::remedy`]. News is a signal that is armed before
 //! each try, so that none is lost between a try and the wait after it. Waiting takes no thread.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
@@ -23,6 +25,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::error::{Error, Remedy};
+use super::machine::Machine;
 use super::{Attempt, PreparedDevice, Shared};
 use crate::claim::Claim;
 use crate::claim::plan::PlanError;
@@ -40,6 +43,7 @@ const LOOKS: [Duration; 2] = [Duration::from_millis(250), Duration::from_secs(2)
 
 /// What has happened that may help.
 struct News {
+    machine: Arc<Machine>,
     inventory: Current,
     released: watch::Receiver<()>,
     looks: ExponentialBackoff,
@@ -117,7 +121,12 @@ impl News {
     fn of(shared: &Shared) -> Self {
         let [min, max] = LOOKS;
         let looks = ExponentialBuilder::new().with_min_delay(min).with_max_delay(max).without_max_times();
-        Self { inventory: shared.inventory.clone(), released: shared.released.subscribe(), looks: looks.build() }
+        Self {
+            machine: Arc::clone(&shared.machine),
+            inventory: shared.inventory.clone(),
+            released: shared.released.subscribe(),
+            looks: looks.build(),
+        }
     }
 
     /// From now on, what happens is news.
@@ -130,11 +139,27 @@ impl News {
     async fn wait_for(&mut self, remedy: Remedy) -> bool {
         match remedy {
             Remedy::Look => self.inventory.changed().await.is_ok(),
-            Remedy::Release => self.released.changed().await.is_ok(),
+            Remedy::Release => self.release().await,
             Remedy::Files => {
-                sleep(self.looks.next().unwrap_or(LOOKS[1])).await;
+                sleep(self.pause()).await;
                 true
             }
         }
+    }
+
+    /// Another process, during a rolling update, does not tell of what it releases.
+    async fn release(&mut self) -> bool {
+        let beside_others = self.machine.may_have_news();
+        loop {
+            let pause = self.pause();
+            tokio::select! {
+                released = self.released.changed() => return released.is_ok(),
+                () = sleep(pause) => if beside_others || self.machine.may_have_news() { return true },
+            }
+        }
+    }
+
+    fn pause(&mut self) -> Duration {
+        self.looks.next().unwrap_or(LOOKS[1])
     }
 }

@@ -23,4 +23,5 @@ mod open_metrics;
 mod registration;
 mod restart;
 mod shutdown;
+mod upgrade;
 mod waiting;

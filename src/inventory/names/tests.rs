@@ -149,6 +149,32 @@ fn a_file_of_a_newer_version_stays_and_stops_the_start() {
     }
 }
 
+#[tokio::test]
+async fn what_two_processes_store_is_kept_and_the_first_name_lasts() {
+    let directory = tempfile::tempdir().unwrap();
+    let [mut old, mut new] = [(); 2].map(|()| NameMap::load(directory.path()).unwrap());
+    new.assign(&gpus(&[('a', 0), ('b', 1)]));
+    new.save().await.unwrap();
+    // It saw another machine, and cannot take back what it said.
+    let said = old.assign(&gpus(&[('b', 0), ('c', 2)]));
+    old.save().await.unwrap();
+    assert_eq!(old.assign(&gpus(&[('b', 0), ('c', 2)])), said);
+    let stored = NameMap::load(directory.path()).unwrap().names;
+    let name = DeviceName::gpu;
+    assert_eq!(stored, BTreeMap::from([(name(0), uuid('a')), (name(1), uuid('b')), (name(2), uuid('c'))]));
+}
+
+#[tokio::test]
+async fn the_names_of_a_newer_process_are_not_overwritten() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut old = NameMap::load(directory.path()).unwrap();
+    old.assign(&gpus(&[('a', 0)]));
+    let (file, text) = (directory.path().join("names.json"), r#"{"version":2,"gpus":[]}"#);
+    fs::write(&file, text).unwrap();
+    assert!(matches!(old.save().await, Err(Error::Newer { .. })));
+    assert_eq!(fs::read_to_string(&file).unwrap(), text);
+}
+
 #[test]
 fn a_file_that_cannot_be_read_is_not_taken_for_none() {
     let directory = tempfile::tempdir().unwrap();

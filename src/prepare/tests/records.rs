@@ -13,6 +13,7 @@ async fn a_damaged_record_costs_its_claim_alone() {
         fs::copy(disk.record_path("b"), disk.record_path("c")).unwrap();
         fs::write(disk.host.state("claims").join("not a claim.json"), "{}").unwrap();
 
+        drop(preparer);
         let preparer = disk.start().await;
         let (spec_a, spec_b) = ("cdi/k8s.gpu.nvidia.com-claim_a.json", "cdi/k8s.gpu.nvidia.com-claim_b.json");
         assert_eq!(disk.files(), [spec_a, spec_b, "claims/b.json"], "{damage:?}");
