@@ -2,6 +2,7 @@
 
 use std::io::IsTerminal;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::Context;
 use clap::Parser;
@@ -10,6 +11,13 @@ use tracing_subscriber::EnvFilter;
 
 /// `EX_USAGE` of sysexits.h: the command line is wrong, and running it again will not help.
 const USAGE: u8 = 64;
+
+/// Threads for what blocks: the disk. Few are enough, because file systems write one journal, and work on one GPU waits
+/// for its turn anyway; each that has ever been busy costs memory for as long as the process lives.
+const BLOCKING: usize = 6;
+
+/// How long such a thread waits for more: a claim takes milliseconds, and the next may be hours away.
+const BLOCKING_IDLE: Duration = Duration::from_secs(1);
 
 /// Says every failed request once more, as an error; whoever made it has said so, once.
 const QUIET: &str = "kube_client::client::builder=off";
@@ -52,6 +60,8 @@ fn log(args: &Args) -> anyhow::Result<()> {
 fn run(args: Args) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(gpu_dra_plugin::node::WORKERS)
+        .max_blocking_threads(BLOCKING)
+        .thread_keep_alive(BLOCKING_IDLE)
         .enable_all()
         .build()
         .context("cannot start the runtime")?;

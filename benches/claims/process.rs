@@ -56,22 +56,22 @@ struct AtRest {
 
 /// Measures all of it.
 pub(crate) async fn measure(setup: &Setup, quick: bool) -> anyhow::Result<Vec<Row>> {
+    let small = setup.node_of(Topology::builtin("one-gpu")?).await?;
     let (idle, busy) = (setup.node().await?, setup.node().await?);
     let (idle_pid, busy_pid) = (pid(&idle.plugin)?, pid(&busy.plugin)?);
     crowd::fill(&busy, 8).await?;
 
     let seconds = if quick { 20 } else { 60 };
-    let [nothing, holding] = at_rest([idle_pid, busy_pid], seconds).await?;
-    let cpu = |what: &str, share: f64| {
+    let rests = at_rest([pid(&small.plugin)?, idle_pid, busy_pid], seconds).await?;
+    let mut rows = Vec::new();
+    for (what, rest) in ["1 GPU without NVLink", "8 GPUs", "8 GPUs, 8 claims prepared"].into_iter().zip(&rests) {
+        let reads = format!("{:.3} % of a core", rest.cpu);
         let what = format!("CPU in {seconds} s without calls, {what}");
-        Row::limit(what, share, format!("{share:.3} % of a core"), Some((IDLE, format!("{IDLE} %"))))
-    };
-    let mut rows = vec![
-        cpu("no claim prepared", nothing.cpu),
-        cpu("8 claims prepared", holding.cpu),
-        threads_row("most threads in that time", nothing.threads.max(holding.threads)),
-        memory_row("memory, no claim yet", memory(idle_pid)?),
-    ];
+        rows.push(Row::limit(what, rest.cpu, reads, Some((IDLE, format!("{IDLE} %")))));
+    }
+    let threads_then = rests.iter().map(|rest| rest.threads).max().unwrap_or_default();
+    rows.push(threads_row("most threads in that time", threads_then));
+    rows.push(memory_row("memory, no claim yet", memory(idle_pid)?));
 
     let claims = busy.admin_claims("many", CLAIMS)?;
     for some in claims.chunks(AT_ONCE) {
@@ -83,7 +83,7 @@ pub(crate) async fn measure(setup: &Setup, quick: bool) -> anyhow::Result<Vec<Ro
         try_join_all(some.iter().map(|claim| busy.dra.unprepare(claim))).await?;
     }
     rows.push(memory_row("memory after 1000 claims", memory(busy_pid)?));
-    drop((idle, busy));
+    drop((small, idle, busy));
 
     rows.extend(starts(setup, if quick { 5 } else { 25 }).await?);
     Ok(rows)
@@ -105,25 +105,24 @@ fn mib(kib: u64) -> f64 {
     kib as f64 / 1024.0
 }
 
-/// Watches two plugins at a time when nobody calls them.
-async fn at_rest(pids: [u32; 2], seconds: u64) -> anyhow::Result<[AtRest; 2]> {
+/// Watches plugins for a time in which nobody calls them.
+async fn at_rest<const N: usize>(pids: [u32; N], seconds: u64) -> anyhow::Result<Vec<AtRest>> {
     sleep(SETTLED).await;
-    let (start, mut before) = (Instant::now(), Vec::new());
-    for pid in pids {
-        before.push(cpu(pid)?);
-    }
-    let mut most = [0; 2];
+    let before = pids.into_iter().map(cpu).collect::<anyhow::Result<Vec<_>>>()?;
+    let start = Instant::now();
+    let mut most = [0; N];
     while start.elapsed() < Duration::from_secs(seconds) {
         sleep(Duration::from_millis(20)).await;
         for (pid, most) in pids.into_iter().zip(&mut most) {
             *most = threads(pid)?.max(*most);
         }
     }
-    let share = |number: usize| -> anyhow::Result<AtRest> {
-        let used = cpu(pids[number])?.saturating_sub(before[number]);
-        Ok(AtRest { cpu: used.as_secs_f64() / start.elapsed().as_secs_f64() * 100.0, threads: most[number] })
-    };
-    Ok([share(0)?, share(1)?])
+    let mut rests = Vec::new();
+    for ((pid, before), threads) in pids.into_iter().zip(before).zip(most) {
+        let used = cpu(pid)?.saturating_sub(before);
+        rests.push(AtRest { cpu: used.as_secs_f64() / start.elapsed().as_secs_f64() * 100.0, threads });
+    }
+    Ok(rests)
 }
 
 /// From the start of the process until it has been told that it is registered, by a kubelet that is waiting for it.
