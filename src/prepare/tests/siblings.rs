@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::host::atomic::faults::{Fault, FaultyDisk, Unsynced};
 
 /// A claim for one GPU.
 fn mk_claim_for(uid: &str, gpu: usize) -> Claim {
@@ -244,6 +245,26 @@ async fn many_claims_for_one_gpu_get_it_one_after_the_other_whoever_is_asked() {
         done.unwrap();
     }
     assert_eq!(disk.files(), Vec::<String>::new());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_answered_lasts_though_the_other_was_killed_before_it_made_it_so() {
+    let disk = Disk::new();
+    let [old, new] = [disk.start().await, disk.start().await];
+    let faulty = FaultyDisk::new(disk.host.state(""));
+    faulty.arm(usize::MAX, Fault::Death);
+    old.prepare(mk_claim_a()).await.unwrap();
+    let steps = faulty.steps();
+    old.unprepare(&mk_uid("a")).await.unwrap();
+    // The last step makes the completed record last.
+    faulty.arm(steps, Fault::Death);
+    old.prepare(mk_claim_a()).await.unwrap_err();
+    faulty.revive();
+    drop(old);
+    assert_eq!(disk.record("a")["state"], "PrepareCompleted");
+    new.prepare(mk_claim_a()).await.unwrap();
+    faulty.cut_power(Unsynced::Lost);
+    assert_eq!(disk.record("a")["state"], "PrepareCompleted");
 }
 
 /// What happens to two processes, of which either may be asked.
