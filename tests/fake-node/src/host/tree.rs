@@ -6,8 +6,9 @@
 use std::fs::{self, Permissions};
 use std::io;
 use std::os::unix::fs::{PermissionsExt, symlink};
-use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
+
+use rustix::fs::{CWD, FileType, Mode, mknodat};
 
 use super::Error;
 
@@ -69,8 +70,9 @@ impl Tree {
         let path = self.path(&relative);
         self.make_parent(&path)?;
         remove(&path)?;
-        // The listener closes here; the file in the tree stays.
-        UnixListener::bind(&path).map(drop).map_err(file("create the socket", &path))
+        // Made as a file: what is bound has a path of at most 107 bytes.
+        let made = mknodat(CWD, &path, FileType::Socket, Mode::from_raw_mode(0o666), 0).map_err(io::Error::from);
+        made.map_err(file("create the socket", &path))
     }
 
     /// Removes a file or link; one that is not there is removed already.
