@@ -145,7 +145,8 @@ fn die(path: &Path) {
 #[tokio::test]
 async fn the_sockets_of_dead_pods_are_removed_and_those_of_others_are_not() {
     const LIVE: &str = "0a1b2c3d-0000-4000-8000-00000000beef";
-    let root = tempfile::Builder::new().prefix("s-").tempdir().unwrap();
+    // Not in TMPDIR: what has room depends on the length of the path.
+    let root = tempfile::Builder::new().prefix("s-").tempdir_in("/tmp").unwrap();
     // With a long one, the registrar's name has no room for the pod's.
     for driver in ["gpu.nvidia.com", &"a".repeat(36)] {
         let ours = Settings { pod_uid: Some("new".to_owned()), ..Settings::under(root.path(), driver) };
