@@ -34,6 +34,15 @@ pub enum Error {
     /// The plugin stops, and nothing was done for the claim yet.
     #[error("the GPU plugin is stopping; the next one on this node will prepare the claim")]
     Stopping,
+    /// Another process hangs, or the disk does.
+    #[error(
+        "another plugin process on this node, or an earlier call, is at work on {what} and does not end; see the logs of \
+         the driver on this node"
+    )]
+    AtWork {
+        /// A noun.
+        what: &'static str,
+    },
     /// The record says more than this version understands.
     #[error("the claim was prepared by a newer version of this driver (schema {version}, this one reads {SCHEMA})")]
     Newer {
@@ -112,6 +121,7 @@ impl Error {
             | Self::Plan(_)
             | Self::Reallocated { .. }
             | Self::Newer { .. }
+            | Self::AtWork { .. }
             | Self::CalledOff
             | Self::Stopping
             | Self::Internal => None,
@@ -128,6 +138,8 @@ impl Error {
             Self::Gone { .. } | Self::Incomplete(_) | Self::Plan(PlanError::Absent { .. }) => "incomplete",
             // Of another claim, or of an earlier allocation of this one.
             Self::Plan(PlanError::InUse { .. }) | Self::Reallocated { .. } => "in_use",
+            // That of whoever looks after the node.
+            Self::AtWork { .. } => "at_work",
             // The author's of the claim.
             Self::Plan(_) => "claim",
             // Nobody's.

@@ -13,13 +13,20 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 use super::machine::Machine;
 use super::record::{SCHEMA, State};
+use super::waiting::{ITS_GPUS, THE_CLAIM, turn_by};
 use super::{Error, Shared};
 use crate::cdi::Found;
 use crate::claim::ClaimUid;
 use crate::device::Node;
+
+/// How long a claim may be somebody else's before the next look has to do.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Makes specs right, and remembers what it made them of.
 pub(super) struct Keeper {
@@ -80,12 +87,14 @@ impl Keeper {
     /// Makes the spec of a claim be what it should be, if the claim is prepared; answers whether it was not.
     async fn restore(&self, claim: &ClaimUid, node: &Arc<Node>, found: &Arc<Found>) -> Result<bool, Error> {
         let shared = &self.shared;
-        let lock = shared.locks.claim(claim).await?;
+        // Who waits for a process that hangs leaves the other claims as they are.
+        let by = Instant::now() + PATIENCE;
+        let lock = turn_by(by, THE_CLAIM, shared.locks.claim(claim)).await?;
         let record = match shared.load(claim).await? {
             Some(record) if record.version <= SCHEMA && record.state == State::PrepareCompleted => record,
             _ => return Ok(false),
         };
-        let gpus = shared.locks.gpus(&record.gpus()).await?;
+        let gpus = turn_by(by, ITS_GPUS, shared.locks.gpus(&record.gpus())).await?;
         let (node, found) = (Arc::clone(node), Arc::clone(found));
         let step = move |machine: &Machine| {
             // At the end of the process this task is dropped. The spec is not written after the locks are given back:

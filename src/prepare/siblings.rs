@@ -143,12 +143,6 @@ impl Siblings {
         Ok(locked.then(|| Range { siblings: Arc::clone(self), slot }))
     }
 
-    /// Locks a slot as soon as no other process holds it. Blocks until then.
-    pub(super) fn lock(self: &Arc<Self>, slot: Slot) -> Result<Range, LockError> {
-        self.set(slot, Kind::Exclusive, true)?;
-        Ok(Range { siblings: Arc::clone(self), slot })
-    }
-
     /// Whether it is so now; if it is to wait, it is.
     fn set(&self, slot: Slot, kind: Kind, wait: bool) -> Result<bool, LockError> {
         let range = slot.range(kind);
@@ -206,15 +200,6 @@ impl Drop for Range {
     }
 }
 
-// === impl LockError ===
-
-impl LockError {
-    /// For threads that end before they have the lock.
-    pub(super) fn interrupted(siblings: &Siblings, why: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
-        siblings.failed("lock")(io::Error::other(why))
-    }
-}
-
 // === impl Kind ===
 
 impl Kind {
@@ -237,7 +222,6 @@ fn hash(key: &str) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::mpsc;
     use std::thread;
     use std::time::Duration;
 
@@ -289,18 +273,15 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_gets_the_slot_when_its_holder_ends() {
+    fn a_slot_is_free_when_its_holder_ends() {
         let directory = tempfile::tempdir().unwrap();
         let [one, other] = [open(&directory), open(&directory)];
         let slot = Slot::gpu(&mk_uuid(0));
         assert!(one.set(slot, Kind::Exclusive, false).unwrap());
-        let (got, gets) = mpsc::channel();
-        let waiter = thread::spawn(move || got.send(other.lock(slot).unwrap()));
-        assert!(gets.recv_timeout(MOMENT).is_err());
+        assert!(other.try_lock(slot).unwrap().is_none());
         // It is killed: nobody unlocks anything.
         drop(one);
-        assert!(gets.recv().is_ok());
-        waiter.join().unwrap().unwrap();
+        assert!(other.try_lock(slot).unwrap().is_some());
     }
 
     #[test]
