@@ -3,7 +3,7 @@
 //! ```text
 //!  a look at the GPUs ──▶ look at what specs are made of ──▶ the same as last time?
 //!                                                              ├─ no ──▶ the spec of every claim
-//!                                                              └─ yes ─▶ specs that could not be made right, if any
+//!                                                              └─ yes ─▶ specs not found right since then, if any
 //! ```
 //!
 //! Minors move when a GPU goes or comes back, a driver's files change when it is upgraded, and the kernel gives
@@ -11,7 +11,7 @@
 //! that does not work, or another's. Nobody tells when such a thing happens, so what specs are made of is compared at
 //! every look at the GPUs. That costs some 600 system calls (1 ms), whatever the number of claims.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -29,10 +29,15 @@ use crate::device::Node;
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Makes specs right, and remembers what it made them of.
+///
+/// A prepare looks at the GPUs under the lock of its claim, and may write a spec of that look after the next one. So a
+/// claim counts as seen to only once it was seen under its lock: what locks it later, looks later.
 pub(super) struct Keeper {
     shared: Arc<Shared>,
     /// `None` if nobody knows what the specs say.
     made_of: Option<(Arc<Node>, Arc<Found>)>,
+    /// The claims that need nothing as long as that does not change.
+    right: BTreeSet<ClaimUid>,
     /// Why what specs are made of cannot be seen, as logged.
     blind: Option<String>,
     /// The claims whose specs could not be made right and why, as logged.
@@ -44,7 +49,7 @@ pub(super) struct Keeper {
 impl Keeper {
     /// One that takes no spec for right.
     pub(super) fn new(shared: Arc<Shared>) -> Self {
-        Self { shared, made_of: None, blind: None, failed: BTreeMap::new() }
+        Self { shared, made_of: None, right: BTreeSet::new(), blind: None, failed: BTreeMap::new() }
     }
 
     /// Makes the specs of all prepared claims right for what the node has now. Each failure is logged once.
@@ -56,6 +61,7 @@ impl Keeper {
         // With those that are being prepared: what they look at may just have changed.
         let claims = self.shared.machine.claims();
         self.failed.retain(|claim, _| claims.contains(claim));
+        self.right.retain(|claim| claims.contains(claim));
         if claims.is_empty() {
             return;
         }
@@ -66,14 +72,14 @@ impl Keeper {
         };
         self.blind = None;
         let made_of = Some((Arc::clone(&node), Arc::clone(&found)));
-        let changed = self.made_of != made_of;
-        for claim in claims {
-            if changed || self.failed.contains_key(&claim) {
-                let outcome = self.restore(&claim, &node, &found).await;
-                self.note(claim, outcome);
-            }
+        if self.made_of != made_of {
+            self.right.clear();
+            self.made_of = made_of;
         }
-        self.made_of = made_of;
+        for claim in &claims - &self.right {
+            let outcome = self.restore(&claim, &node, &found).await;
+            self.note(claim, outcome);
+        }
     }
 
     /// Takes note of what other processes have done.
@@ -112,6 +118,7 @@ impl Keeper {
                     tracing::info!(claim.uid = %claim, "restored the CDI spec of a prepared claim");
                 }
                 self.failed.remove(&claim);
+                self.right.insert(claim);
             }
             Err(error) => {
                 let reason = error.to_string();
