@@ -12,7 +12,8 @@
 //! * A GPU is given to one claim, or to several that may share it; the refusal names the claim that holds it.
 //! * Every step may be the last before a crash. What is written says how far it went, and the next call, or the next
 //!   start, goes on from there or takes it back.
-//! * A repeat answers what the first answered, and has no effect but to mend what is missing.
+//! * A repeat answers what the first answered, and has no effect but to mend what is missing. While a GPU of the claim is
+//!   gone, it fails, and what was answered leads nowhere: see `Machine::restore`.
 //! * Unprepare needs nothing but the record.
 //! * A prepare whose claim is unprepared before its turn has come does nothing, however late it is.
 //! * What may pass by itself is waited out within 30 s, without a lock, a thread or a file; what may not is answered at
@@ -285,7 +286,8 @@ impl Shared {
             return Ok(None);
         }
         check_repeat(&record, claim)?;
-        self.blocking(move |machine| Ok(machine.is_current(&record).then(|| record.answer()))).await
+        let node = self.inventory.borrow().clone();
+        self.blocking(move |machine| Ok(machine.is_current(&record, node.as_deref()).then(|| record.answer()))).await
     }
 
     async fn unprepare(&self, uid: &ClaimUid) -> Result<(), Error> {

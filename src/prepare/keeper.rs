@@ -10,6 +10,9 @@
 //! nvidia-uvm another major whenever that module is loaded. A container that starts from a spec of before gets a GPU
 //! that does not work, or another's. Nobody tells when such a thing happens, so what specs are made of is compared at
 //! every look at the GPUs. That costs some 600 system calls (1 ms), whatever the number of claims.
+//!
+//! The spec of a claim whose GPU is gone is removed, and written again when the GPU is back: its minor may become that of
+//! another GPU. This is the one case in which a CDI id that the kubelet was answered does not resolve.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -275,11 +275,11 @@ async fn a_process_that_hangs_costs_the_others_no_more_than_the_budget() {
     let _gpu = hung.shared.locks.gpus(&[mk_uuid(0)].into()).await.unwrap();
     let _claim = hung.shared.locks.claim(&mk_uid("c")).await.unwrap();
     for claim in [mk_claim_a(), mk_claim_for("c", 1)] {
-        let start = tokio::time::Instant::now();
+        let start = Instant::now();
         let error = new.prepare(claim).await.unwrap_err();
         assert_eq!((error.cause(), start.elapsed()), ("at_work", Duration::from_secs(30)), "{error}");
     }
-    let start = tokio::time::Instant::now();
+    let start = Instant::now();
     assert_eq!(new.unprepare(&mk_uid("c")).await.unwrap_err().cause(), "at_work");
     assert_eq!(start.elapsed(), Duration::from_secs(30));
     new.unprepare(&mk_uid("b")).await.unwrap();
@@ -294,7 +294,7 @@ async fn a_wait_for_a_process_that_hangs_is_ended_by_unprepare_and_by_the_end_of
     let wait = || tokio::spawn(new.begin(&mk_uid("a")).prepare(mk_claim_a()));
     let waiting = wait();
     tokio::time::sleep(Duration::from_secs(5)).await;
-    let start = tokio::time::Instant::now();
+    let start = Instant::now();
     new.unprepare(&mk_uid("a")).await.unwrap();
     assert!(matches!(waiting.await.unwrap(), Err(Error::CalledOff)));
     let waiting = wait();
