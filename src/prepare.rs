@@ -14,7 +14,7 @@
 //!   start, goes on from there or takes it back.
 //! * A repeat answers what the first answered, and has no effect but to mend what is missing. While a GPU of the claim is
 //!   gone, it fails, and what was answered leads nowhere: see `Machine::restore`.
-//! * Unprepare needs nothing but the record.
+//! * Unprepare needs nothing but the record, and leaves alone what only a newer version can take back.
 //! * A prepare whose claim is unprepared before its turn has come does nothing, however late it is.
 //! * What may pass by itself is waited out within 30 s, without a lock, a thread or a file; what may not is answered at
 //!   once. An unprepare ends the wait.
@@ -295,6 +295,10 @@ impl Shared {
         let _claim = turn_by(by, THE_CLAIM, self.locks.claim(uid)).await?;
         let known = uid.clone();
         if let Some(record) = self.blocking(move |machine| machine.let_go(&known)).await? {
+            // Its schema was raised because there is something to take back that is not known here.
+            if record.version > SCHEMA {
+                return Err(Error::Newer { version: record.version });
+            }
             let _gpus = turn_by(by, ITS_GPUS, self.locks.gpus(&record.gpus())).await?;
             return self.release(record).await;
         }

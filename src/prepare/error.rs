@@ -44,7 +44,10 @@ pub enum Error {
         what: &'static str,
     },
     /// The record says more than this version understands.
-    #[error("the claim was prepared by a newer version of this driver (schema {version}, this one reads {SCHEMA})")]
+    #[error(
+        "the claim was prepared by a newer version of this driver (schema {version}, this one reads {SCHEMA}); upgrade \
+         the driver again"
+    )]
     Newer {
         /// The schema of the record.
         version: u32,
