@@ -198,11 +198,16 @@ impl Preparer {
 
     /// Takes back everything that prepare did, and calls off what it has not done yet. Succeeds for claims that are not
     /// known.
-    pub async fn unprepare(&self, uid: &ClaimUid) -> Result<(), Error> {
+    ///
+    /// The call alone calls off, before the work is awaited: what is asked for later is not meant.
+    pub fn unprepare(&self, uid: &ClaimUid) -> impl Future<Output = Result<(), Error>> + Send + use<> {
         self.shared.attempts.call_off(uid);
-        let result = self.shared.unprepare(uid).await;
-        self.shared.count("unprepare", &result);
-        result
+        let (shared, uid) = (Arc::clone(&self.shared), uid.clone());
+        async move {
+            let result = shared.unprepare(&uid).await;
+            shared.count("unprepare", &result);
+            result
+        }
     }
 
     /// Ends all waits, also those to come: nothing was done yet for the claims that wait. Work goes on.

@@ -196,6 +196,18 @@ async fn an_unprepare_ends_every_wait_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_unprepare_calls_off_what_was_asked_for_before_it_and_nothing_later() {
+    let disk = Disk::new();
+    let preparer = disk.start().await;
+    let before = preparer.begin(&mk_uid("a"));
+    let unprepare = preparer.unprepare(&mk_uid("a"));
+    let later = preparer.begin(&mk_uid("a"));
+    assert!(matches!(before.prepare(mk_claim_a()).await, Err(Error::CalledOff)));
+    unprepare.await.unwrap();
+    later.prepare(mk_claim_a()).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_claim_that_one_pod_is_done_with_is_prepared_for_the_next() {
     let disk = Disk::new();
     let preparer = disk.start().await;
