@@ -54,8 +54,6 @@ pub(super) struct Siblings {
     file: File,
     /// Locks belong to the open file, so within the process they exclude nobody.
     starting: Mutex<()>,
-    /// How many starts there had been, with this one.
-    number: u64,
 }
 
 /// A byte of the file. Their order is the order of locking: a claim, then GPUs.
@@ -98,12 +96,11 @@ impl Siblings {
         let mut options = OpenOptions::new();
         let file = options.read(true).write(true).create(true).truncate(false).mode(MODE).open(path);
         let file = file.map_err(failed("open"))?;
-        let mut siblings = Self { path: path.to_owned(), file, starting: Mutex::default(), number: 0 };
+        let siblings = Self { path: path.to_owned(), file, starting: Mutex::default() };
         siblings.set(Slot::STARTS, Kind::Exclusive, true)?;
         siblings.set(Slot::PRESENCE, Kind::Shared, true)?;
-        siblings.number = siblings.starts()? + 1;
         // Not synced: no process survives what makes the disk forget. A length needs no space, and no format.
-        siblings.file.set_len(siblings.number).map_err(failed("count a start in"))?;
+        siblings.file.set_len(siblings.starts()? + 1).map_err(failed("count a start in"))?;
         siblings.set(Slot::STARTS, Kind::Unlocked, true)?;
         Ok(Arc::new(siblings))
     }
@@ -111,11 +108,6 @@ impl Siblings {
     /// How often a plugin was started on this directory.
     pub(super) fn starts(&self) -> Result<u64, LockError> {
         self.file.metadata().map(|metadata| metadata.len()).map_err(self.failed("look at"))
-    }
-
-    /// Which of the starts was ours.
-    pub(super) fn number(&self) -> u64 {
-        self.number
     }
 
     /// Whether any other process is there.
@@ -240,14 +232,14 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let first = open(&directory);
         assert!(!first.are_present().unwrap());
-        assert_eq!((first.number(), first.starts().unwrap()), (1, 1));
+        assert_eq!(first.starts().unwrap(), 1);
         let second = open(&directory);
         assert!(first.are_present().unwrap() && second.are_present().unwrap());
-        assert_eq!((second.number(), first.starts().unwrap()), (2, 2));
+        assert_eq!((second.starts().unwrap(), first.starts().unwrap()), (2, 2));
         drop(first);
         assert!(!second.are_present().unwrap());
         drop(second);
-        assert_eq!(open(&directory).number(), 3);
+        assert_eq!(open(&directory).starts().unwrap(), 3);
     }
 
     #[test]
@@ -296,7 +288,7 @@ mod tests {
             comer
         });
         let second = comer.unwrap().unwrap().join().unwrap();
-        assert_eq!(second.number(), 2);
+        assert_eq!(second.starts().unwrap(), 2);
         assert!(first.while_alone(|| ()).unwrap().is_none());
         drop(second);
         assert!(first.while_alone(|| ()).unwrap().is_some());

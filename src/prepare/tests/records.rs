@@ -47,9 +47,9 @@ async fn a_newer_record_holds_its_gpu_and_is_left_to_a_newer_version() {
     });
     let preparer = disk.start().await;
     let (files, record) = (disk.files(), disk.record("a"));
-    let prepared = preparer.prepare(mk_claim_a()).await.unwrap_err();
-    let unprepared = preparer.unprepare(&mk_uid("a")).await.unwrap_err();
-    for message in [prepared.to_string(), unprepared.to_string()] {
+    let refusals =
+        [preparer.prepare(mk_claim_a()).await.unwrap_err(), preparer.unprepare(&mk_uid("a")).await.unwrap_err()];
+    for message in refusals.map(|refusal| refusal.to_string()) {
         assert!(message.starts_with("the claim was prepared by a newer version"), "{message}");
         assert!(message.ends_with("upgrade the driver again"), "{message}");
     }
