@@ -53,7 +53,10 @@ pub enum Error {
         version: u32,
     },
     /// A GPU that a claim holds is not there any more.
-    #[error("{device}, which this claim was given as GPU {uuid}, is gone from the node")]
+    #[error(
+        "{device}, which this claim was given as GPU {uuid}, is gone from the node; bring it back, or delete the pods of \
+         this claim so that they are given another"
+    )]
     Gone {
         /// The name it had.
         device: String,

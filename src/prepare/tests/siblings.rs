@@ -11,7 +11,7 @@ fn mk_claim_for(uid: &str, gpu: usize) -> Claim {
 }
 
 fn in_use_by(holder: &str) -> String {
-    format!("gpu-0 is in use by claim team/{holder}")
+    format!("gpu-0 is in use by claim team/{holder} until that claim's pods are gone from this node")
 }
 
 async fn refusal(preparer: &Preparer, claim: Claim) -> String {

@@ -66,7 +66,7 @@ async fn a_release_of_another_gpu_or_a_new_inventory_does_not_end_the_wait_for_a
     disk.see(mk_node(3));
     let start = Instant::now();
     let message = waiting.await.unwrap().unwrap_err().to_string();
-    assert_eq!(message, "gpu-0 is in use by claim team/a");
+    assert_eq!(message, "gpu-0 is in use by claim team/a until that claim's pods are gone from this node");
     assert_eq!(start.elapsed().as_secs(), BUDGET.as_secs() - 1, "all that was left");
 }
 
