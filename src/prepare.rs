@@ -12,12 +12,14 @@
 //! * A GPU is given to one claim, or to several that may share it; the refusal names the claim that holds it.
 //! * Every step may be the last before a crash. What is written says how far it went, and the next call, or the next
 //!   start, goes on from there or takes it back.
-//! * A repeat answers what the first answered, and has no effect but to mend what is missing.
-//! * Unprepare needs nothing but the record.
+//! * A repeat answers what the first answered, and has no effect but to mend what is missing. While a GPU of the claim is
+//!   gone, it fails, and what was answered leads nowhere: see `Machine::restore`.
+//! * Unprepare needs nothing but the record, and leaves alone what only a newer version can take back.
 //! * A prepare whose claim is unprepared before its turn has come does nothing, however late it is.
 //! * What may pass by itself is waited out within 30 s, without a lock, a thread or a file; what may not is answered at
 //!   once. An unprepare ends the wait.
 //! * Claims that have no GPU in common do not wait for each other.
+//! * Nobody waits longer than those 30 s for another process, which may hang; keeping specs waits 1 s.
 //! * All of this holds with several processes on the same directories, as during a rolling update.
 //!
 //! # Assumptions
@@ -65,10 +67,11 @@ use self::notices::Notice;
 use self::record::{Record, SCHEMA, State};
 pub use self::siblings::LockError;
 pub use self::store::StoreError;
+use self::waiting::{ITS_GPUS, THE_CLAIM, turn_by};
 use crate::cdi;
 use crate::claim::plan::{plan, wanted};
 use crate::claim::{Claim, ClaimName, ClaimUid};
-use crate::device::{DeviceName, GpuUuid};
+use crate::device::{DeviceName, GpuUuid, Node};
 use crate::inventory::Current;
 
 /// Prepares and unprepares claims. Cheap to clone; all clones share one state.
@@ -195,11 +198,16 @@ impl Preparer {
 
     /// Takes back everything that prepare did, and calls off what it has not done yet. Succeeds for claims that are not
     /// known.
-    pub async fn unprepare(&self, uid: &ClaimUid) -> Result<(), Error> {
+    ///
+    /// The call alone calls off, before the work is awaited: what is asked for later is not meant.
+    pub fn unprepare(&self, uid: &ClaimUid) -> impl Future<Output = Result<(), Error>> + Send + use<> {
         self.shared.attempts.call_off(uid);
-        let result = self.shared.unprepare(uid).await;
-        self.shared.count("unprepare", &result);
-        result
+        let (shared, uid) = (Arc::clone(&self.shared), uid.clone());
+        async move {
+            let result = shared.unprepare(&uid).await;
+            shared.count("unprepare", &result);
+            result
+        }
     }
 
     /// Ends all waits, also those to come: nothing was done yet for the claims that wait. Work goes on.
@@ -214,7 +222,8 @@ impl Preparer {
 
     /// The name of a claim that has a record which can be read.
     pub async fn name_of(&self, uid: &ClaimUid) -> Option<ClaimName> {
-        let _claim = self.shared.locks.claim(uid).await.ok()?;
+        let by = Instant::now() + waiting::BUDGET;
+        let _claim = turn_by(by, THE_CLAIM, self.shared.locks.claim(uid)).await.ok()?;
         let record = self.shared.load(uid).await.ok().flatten()?;
         Some(record.claim.name)
     }
@@ -240,12 +249,10 @@ impl Shared {
     /// Tries once.
     async fn prepare(&self, claim: &Claim, attempt: &Attempt) -> Result<Vec<PreparedDevice>, Error> {
         // What is prepared and in order needs no NVML.
-        if let Some(answer) = self.repeat(claim).await? {
+        if let Some(answer) = self.repeat(claim, attempt).await? {
             return Ok(answer);
         }
-        let Some(node) = self.inventory.borrow().clone() else { return Err(Error::NotReady) };
-
-        let _claim = self.locks.claim(&claim.uid).await?;
+        let _claim = attempt.turn(THE_CLAIM, self.locks.claim(&claim.uid)).await?;
         // An unprepare that comes from here on waits for the lock, and finds what is done.
         if attempt.ticket.is_called_off() {
             return Err(Error::CalledOff);
@@ -255,16 +262,18 @@ impl Shared {
             Some(record) if record.version > SCHEMA => Err(Error::Newer { version: record.version }),
             Some(record) if record.state == State::PrepareCompleted => {
                 check_repeat(&record, claim)?;
-                let _gpus = self.locks.gpus(&record.gpus()).await?;
+                let _gpus = attempt.turn(ITS_GPUS, self.locks.gpus(&record.gpus())).await?;
+                let node = self.node()?;
                 self.blocking(move |machine| machine.renew(record, &node)).await.map(|record| record.answer())
             }
             started => {
                 if let Some(record) = started {
+                    let _gpus = attempt.turn(ITS_GPUS, self.locks.gpus(&record.gpus())).await?;
                     self.release(record).await?;
                 }
-                let plan = plan(claim, self.machine.pool(), &node).map_err(Error::Plan)?;
-                let _gpus = self.locks.gpus(&plan.gpus()).await?;
-                let claim = claim.clone();
+                let plan = plan(claim, self.machine.pool(), &*self.node()?).map_err(Error::Plan)?;
+                let _gpus = attempt.turn(ITS_GPUS, self.locks.gpus(&plan.gpus())).await?;
+                let (claim, node) = (claim.clone(), self.node()?);
                 let record = self.blocking(move |machine| machine.carry_out(&claim, plan, &node)).await?;
                 Ok(record.answer())
             }
@@ -272,8 +281,8 @@ impl Shared {
     }
 
     /// The answer for a claim that is prepared and in order.
-    async fn repeat(&self, claim: &Claim) -> Result<Option<Vec<PreparedDevice>>, Error> {
-        let _claim = self.locks.claim(&claim.uid).await?;
+    async fn repeat(&self, claim: &Claim, attempt: &Attempt) -> Result<Option<Vec<PreparedDevice>>, Error> {
+        let _claim = attempt.turn(THE_CLAIM, self.locks.claim(&claim.uid)).await?;
         let Some(record) = self.load(&claim.uid).await? else { return Ok(None) };
         if record.version > SCHEMA {
             return Err(Error::Newer { version: record.version });
@@ -282,13 +291,20 @@ impl Shared {
             return Ok(None);
         }
         check_repeat(&record, claim)?;
-        self.blocking(move |machine| Ok(machine.is_current(&record).then(|| record.answer()))).await
+        let node = self.inventory.borrow().clone();
+        self.blocking(move |machine| Ok(machine.is_current(&record, node.as_deref()).then(|| record.answer()))).await
     }
 
     async fn unprepare(&self, uid: &ClaimUid) -> Result<(), Error> {
-        let _claim = self.locks.claim(uid).await?;
+        let by = Instant::now() + waiting::BUDGET;
+        let _claim = turn_by(by, THE_CLAIM, self.locks.claim(uid)).await?;
         let known = uid.clone();
         if let Some(record) = self.blocking(move |machine| machine.let_go(&known)).await? {
+            // Its schema was raised because there is something to take back that is not known here.
+            if record.version > SCHEMA {
+                return Err(Error::Newer { version: record.version });
+            }
+            let _gpus = turn_by(by, ITS_GPUS, self.locks.gpus(&record.gpus())).await?;
             return self.release(record).await;
         }
         // A spec can be left of a record that was moved aside.
@@ -298,12 +314,16 @@ impl Shared {
         released
     }
 
-    /// Takes back a claim, whose lock the caller holds.
+    /// Takes back a claim. The caller holds its lock and those of its GPUs.
     async fn release(&self, record: Record) -> Result<(), Error> {
-        let _gpus = self.locks.gpus(&record.gpus()).await?;
         let released = self.blocking(move |machine| machine.release(&record.claim.uid)).await;
         self.released.send_replace(());
         released
+    }
+
+    /// What the node has now. To be asked under the locks of the GPUs: what is written of an older look would be wrong.
+    fn node(&self) -> Result<Arc<Node>, Error> {
+        self.inventory.borrow().clone().ok_or(Error::NotReady)
     }
 
     async fn load(&self, uid: &ClaimUid) -> Result<Option<Record>, Error> {

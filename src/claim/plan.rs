@@ -105,7 +105,7 @@ pub enum PlanError {
         has: Vec<DeviceName>,
     },
     /// The node had it, and may have it again.
-    #[error("the GPU {device} is gone from the node")]
+    #[error("the GPU {device} is gone from the node; bring it back, or delete the pod so that it is given another")]
     Absent {
         /// The name in the allocation.
         device: String,
@@ -117,7 +117,7 @@ pub enum PlanError {
         device: DeviceName,
     },
     /// Another claim has it.
-    #[error("{device} is in use by claim {}", .holder.name)]
+    #[error("{device} is in use by claim {} until that claim's pods are gone from this node", .holder.name)]
     InUse {
         /// The device.
         device: String,
@@ -322,7 +322,7 @@ mod tests {
         assert_eq!(error.to_string(), "the node has no device gpu-0; it has none");
         let node = Node { absent: vec![DeviceName::gpu(0)], ..Node::default() };
         let error = plan(&mk_claim("a", &[("main", "gpu-0")]), POOL, &node).unwrap_err();
-        assert_eq!(error.to_string(), "the GPU gpu-0 is gone from the node");
+        assert!(error.to_string().starts_with("the GPU gpu-0 is gone from the node; bring it back"), "{error}");
         let mut claim = mk_claim("a", &[("main", "gpu-0")]);
         claim.results[0].pool = "node-b".into();
         assert_eq!(refusal(&claim), "gpu-0 was allocated from the pool node-b, but this node's pool is node-a");
@@ -366,6 +366,9 @@ mod tests {
         let name = ClaimName { namespace: "team".into(), name: "b".into() };
         let holder = Holder { uid: mk_uid("b"), name, usage: Usage::Exclusive };
         let error = plan.admit(&mk_uid("a"), &Holders::from([(mk_uuid(0), vec![holder])])).unwrap_err();
-        assert_eq!(error.to_string(), "gpu-0 is in use by claim team/b");
+        assert_eq!(
+            error.to_string(),
+            "gpu-0 is in use by claim team/b until that claim's pods are gone from this node"
+        );
     }
 }

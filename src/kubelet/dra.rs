@@ -1,8 +1,8 @@
 //! The DRA service, v1 and v1beta1 from one implementation.
 //!
 //! ```text
-//!  request ──▶ each claim once ──▶ a task per claim, at most 8 at work ──▶ an entry for every UID asked for
-//!                                  begin, read the claim live, prepare it
+//!  request ──▶ each claim once ──▶ a task per claim ──▶ an entry for every UID asked for
+//!                                  begin, read the claim live (at most 8 at once), prepare it
 //! ```
 //!
 //! # Guarantees
@@ -38,9 +38,10 @@ use crate::claim::{ClaimName, ClaimUid};
 use crate::cluster::Cluster;
 use crate::prepare::{self, PreparedDevice, Preparer};
 
-/// How many claims of one call are worked on at once. Pods have a few claims; this spares the API server one that has
-/// many. It bounds a call and not the plugin, so that claims that hang never stop another pod.
-const CLAIMS_AT_ONCE: usize = 8;
+/// How many claims of one call are read at once. Pods have a few claims; this spares the API server one that has many. It
+/// bounds a call and not the plugin, so that claims that hang never stop another pod, and not what comes after reading,
+/// so that claims that wait for a GPU do not use up the time of the others.
+const READS_AT_ONCE: usize = 8;
 
 /// For an entry whose task died. The panic itself is in the log.
 const PANICKED: &str = "the GPU plugin failed while it worked on this claim; its log on the node says why";
@@ -56,7 +57,10 @@ pub struct Dra {
 }
 
 /// What is done with one claim. Called in the order in which the kubelet asks; the rest is in the future.
-type Work<T> = Arc<dyn Fn(ClaimName, ClaimUid) -> BoxFuture<'static, Result<T, Failure>> + Send + Sync>;
+type Work<T> = Arc<dyn Fn(ClaimName, ClaimUid, Reads) -> BoxFuture<'static, Result<T, Failure>> + Send + Sync>;
+
+/// Permits to read claims, of one call.
+pub(super) type Reads = Arc<Semaphore>;
 
 /// Why nothing came of a claim.
 pub(super) struct Failure {
@@ -79,10 +83,14 @@ impl Dra {
     pub fn new(cluster: Cluster, preparer: Preparer) -> Self {
         let (unpreparer, metrics) = (preparer.clone(), preparer.metrics().clone());
         let dra = Self::from_work(
-            move |name, uid| {
+            move |name, uid, reads| {
                 let (cluster, attempt) = (cluster.clone(), preparer.begin(&uid));
                 async move {
-                    let read = attempt.read(cluster.claim(&name, &uid, attempt.read_by())).await;
+                    let read = async {
+                        let _permit = reads.acquire().await;
+                        cluster.claim(&name, &uid, attempt.read_by()).await
+                    };
+                    let read = attempt.read(read).await;
                     match read.map_err(Failure::new)? {
                         Ok(claim) => attempt.prepare(claim).await.map_err(Failure::new),
                         Err(error) => {
@@ -93,21 +101,18 @@ impl Dra {
                 }
                 .boxed()
             },
-            move |_, uid| {
-                let preparer = unpreparer.clone();
-                async move { preparer.unprepare(&uid).await.map_err(Failure::new) }.boxed()
-            },
+            move |_, uid, _| unpreparer.unprepare(&uid).map(|done| done.map_err(Failure::new)).boxed(),
         );
         Self { metrics, ..dra }
     }
 
     /// Does whatever the two functions do.
     pub(super) fn from_work(
-        prepare: impl Fn(ClaimName, ClaimUid) -> BoxFuture<'static, Result<Vec<PreparedDevice>, Failure>>
+        prepare: impl Fn(ClaimName, ClaimUid, Reads) -> BoxFuture<'static, Result<Vec<PreparedDevice>, Failure>>
         + Send
         + Sync
         + 'static,
-        unprepare: impl Fn(ClaimName, ClaimUid) -> BoxFuture<'static, Result<(), Failure>> + Send + Sync + 'static,
+        unprepare: impl Fn(ClaimName, ClaimUid, Reads) -> BoxFuture<'static, Result<(), Failure>> + Send + Sync + 'static,
     ) -> Self {
         Self {
             prepare: Arc::new(prepare),
@@ -143,17 +148,16 @@ impl Dra {
         act: &'static str,
         work: &Work<T>,
     ) -> HashMap<String, Result<T, String>> {
-        let permits = Arc::new(Semaphore::new(CLAIMS_AT_ONCE));
+        let reads = Arc::new(Semaphore::new(READS_AT_ONCE));
         let mut running = HashMap::new();
         // Nothing is awaited before the last task is spawned, so a call that is dropped loses none.
         for Named { uid, name } in claims {
             running.entry(uid).or_insert_with_key(|uid| {
                 let span = error_span!("claim", claim.uid = %uid, claim = %name);
-                // Begins here, in the order of the calls, and not when its task or its permit comes.
-                let (permits, work) = (permits.clone(), ClaimUid::parse(uid).map(|uid| work(name.clone(), uid)));
+                // Begins here, in the order of the calls, and not when its task comes.
+                let work = ClaimUid::parse(uid).map(|uid| work(name.clone(), uid, Arc::clone(&reads)));
                 let metrics = self.metrics.clone();
                 let task = async move {
-                    let _permit = permits.acquire().await;
                     let outcome = match work {
                         Ok(work) => AssertUnwindSafe(work).catch_unwind().await.unwrap_or_else(|_| {
                             metrics.failed(act, "internal");

@@ -65,17 +65,17 @@ impl Node {
 
 /// Prepares nothing.
 pub(super) fn idle() -> Dra {
-    Dra::from_work(|_, _| async { Ok(Vec::new()) }.boxed(), |_, _| async { Ok(()) }.boxed())
+    Dra::from_work(|_, _, _| async { Ok(Vec::new()) }.boxed(), |_, _, _| async { Ok(()) }.boxed())
 }
 
 /// Never gets done; says on the channel when it begins.
 pub(super) fn hung() -> (Dra, mpsc::UnboundedReceiver<()>) {
     let (begun, begins) = mpsc::unbounded_channel();
-    let prepare = move |_, _| {
+    let prepare = move |_, _, _| {
         let _ = begun.send(());
         pending().boxed()
     };
-    (Dra::from_work(prepare, |_, _| pending().boxed()), begins)
+    (Dra::from_work(prepare, |_, _, _| pending().boxed()), begins)
 }
 
 pub(super) async fn connect(path: &Path) -> Channel {
@@ -240,7 +240,7 @@ async fn work_that_outlives_its_call_is_waited_for() {
     let (begun, mut begins) = mpsc::unbounded_channel();
     let (done, mut ends) = mpsc::unbounded_channel();
     let (go, gate) = watch::channel(false);
-    let prepare = move |_, _| {
+    let prepare = move |_, _, _| {
         let (begun, done, mut gate) = (begun.clone(), done.clone(), gate.clone());
         async move {
             begun.send(()).unwrap();
@@ -250,7 +250,7 @@ async fn work_that_outlives_its_call_is_waited_for() {
         }
         .boxed()
     };
-    let dra = node.serve_dra(Dra::from_work(prepare, |_, _| async { Ok(()) }.boxed())).await;
+    let dra = node.serve_dra(Dra::from_work(prepare, |_, _, _| async { Ok(()) }.boxed())).await;
     let kubelet = connect(dra.endpoint()).await;
     let calling = tokio::spawn(async move {
         call::<_, dra_v1::NodePrepareResourcesResponse>(&kubelet, PREPARE, Request::new(prepare_request(&["a"]))).await

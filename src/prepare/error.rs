@@ -34,14 +34,29 @@ pub enum Error {
     /// The plugin stops, and nothing was done for the claim yet.
     #[error("the GPU plugin is stopping; the next one on this node will prepare the claim")]
     Stopping,
+    /// Another process hangs, or the disk does.
+    #[error(
+        "another plugin process on this node, or an earlier call, is at work on {what} and does not end; see the logs of \
+         the driver on this node"
+    )]
+    AtWork {
+        /// A noun.
+        what: &'static str,
+    },
     /// The record says more than this version understands.
-    #[error("the claim was prepared by a newer version of this driver (schema {version}, this one reads {SCHEMA})")]
+    #[error(
+        "the claim was prepared by a newer version of this driver (schema {version}, this one reads {SCHEMA}); upgrade \
+         the driver again"
+    )]
     Newer {
         /// The schema of the record.
         version: u32,
     },
     /// A GPU that a claim holds is not there any more.
-    #[error("{device}, which this claim was given as GPU {uuid}, is gone from the node")]
+    #[error(
+        "{device}, which this claim was given as GPU {uuid}, is gone from the node; bring it back, or delete the pods of \
+         this claim so that they are given another"
+    )]
     Gone {
         /// The name it had.
         device: String,
@@ -112,6 +127,7 @@ impl Error {
             | Self::Plan(_)
             | Self::Reallocated { .. }
             | Self::Newer { .. }
+            | Self::AtWork { .. }
             | Self::CalledOff
             | Self::Stopping
             | Self::Internal => None,
@@ -128,6 +144,8 @@ impl Error {
             Self::Gone { .. } | Self::Incomplete(_) | Self::Plan(PlanError::Absent { .. }) => "incomplete",
             // Of another claim, or of an earlier allocation of this one.
             Self::Plan(PlanError::InUse { .. }) | Self::Reallocated { .. } => "in_use",
+            // That of whoever looks after the node.
+            Self::AtWork { .. } => "at_work",
             // The author's of the claim.
             Self::Plan(_) => "claim",
             // Nobody's.

@@ -3,19 +3,26 @@
 //! Work on one claim excludes other work on that claim, and likewise for each GPU; everything else runs side by side.
 //! Waiters sleep until it is their turn, in the order in which they came. Other plugin processes on the same directory are
 //! excluded too, by [`siblings`](super::siblings), once it is somebody's turn here: without any, that is a system call.
+//! One of them may hang, so their slots are asked for again and again: a wait takes no thread, and who waits may give up.
 //!
 //! Deadlock cannot happen because all locks are taken in one order, which is that of [`Slot`]: first a claim, then, once
 //! its record or plan says which, its GPUs.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
+use backon::{BackoffBuilder, ExponentialBuilder};
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
-use tracing::{Span, info};
+use tokio::time::sleep;
+use tracing::info;
 
 use super::siblings::{LockError, Range, Siblings, Slot};
 use crate::claim::ClaimUid;
 use crate::device::GpuUuid;
+
+/// Between questions whether another process is done, from and to: its work takes milliseconds.
+const PAUSES: [Duration; 2] = [Duration::from_millis(10), Duration::from_millis(250)];
 
 /// Locks by slot. A slot takes memory only while somebody holds it or waits for it.
 #[derive(Debug, Clone)]
@@ -64,21 +71,16 @@ impl Locks {
         let mut held = Held { locks: self.clone(), slot, mutex: Some(Arc::clone(&mutex)), guard: None, range: None };
         held.guard = Some(mutex.lock_owned().await);
         held.range = self.siblings.try_lock(slot)?;
-        if held.range.is_some() {
-            return Ok(held);
+        if held.range.is_none() {
+            info!("waiting for another plugin process, which is at work on the same claim or GPU");
         }
-        info!("waiting for another plugin process, which is at work on the same claim or GPU");
-        let span = Span::current();
-        // The thread has all of it: were the turn here given up while it waits, the next one here and this thread would
-        // share the lock of the file, and the first to end would unlock it for both.
-        let wait = move || {
-            span.in_scope(|| {
-                held.range = Some(held.locks.siblings.lock(slot)?);
-                Ok(held)
-            })
-        };
-        let waited = tokio::task::spawn_blocking(wait).await;
-        waited.unwrap_or_else(|error| Err(LockError::interrupted(&self.siblings, error)))
+        let [min, max] = PAUSES;
+        let mut pauses = ExponentialBuilder::new().with_min_delay(min).with_max_delay(max).without_max_times().build();
+        while held.range.is_none() {
+            sleep(pauses.next().unwrap_or(max)).await;
+            held.range = self.siblings.try_lock(slot)?;
+        }
+        Ok(held)
     }
 
     fn slots(&self) -> MutexGuard<'_, HashMap<Slot, Arc<AsyncMutex<()>>>> {
@@ -171,15 +173,35 @@ mod tests {
         let mut behind = Box::pin(ours.gpus(&gpu));
         assert!((&mut behind).now_or_never().is_none());
         drop(held);
-        // Its thread gets the lock and gives it back, and only then is it the next one's turn.
         let got = behind.await.unwrap();
         assert!(third.siblings.try_lock(Slot::gpu(gpu.first().unwrap())).unwrap().is_none());
         drop(got);
         let slot = Slot::gpu(gpu.first().unwrap());
         assert!(third.siblings.try_lock(slot).unwrap().is_some());
-        while !ours.slots().is_empty() {
-            tokio::task::yield_now().await;
-        }
+        assert!(ours.slots().is_empty());
+    }
+
+    #[test]
+    fn waiting_for_another_process_takes_no_thread() {
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        runtime.max_blocking_threads(2).enable_time();
+        runtime.start_paused(true).build().unwrap().block_on(async {
+            let (_directory, [ours, hung]) = processes();
+            let held = hung.gpus(&gpus(&[0, 1, 2, 3])).await.unwrap();
+            let mut waiters = tokio::task::JoinSet::new();
+            for gpu in 0..4 {
+                let ours = ours.clone();
+                waiters.spawn(async move { ours.gpus(&gpus(&[gpu])).await.map(drop) });
+            }
+            sleep(Duration::from_secs(60)).await;
+            tokio::task::spawn_blocking(|| ()).await.unwrap();
+            assert_eq!(waiters.len(), 4);
+            assert!(waiters.try_join_next().is_none(), "they wait");
+            drop(held);
+            while let Some(done) = waiters.join_next().await {
+                done.unwrap().unwrap();
+            }
+        });
     }
 
     #[tokio::test]

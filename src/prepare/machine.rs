@@ -6,7 +6,8 @@
 //!             carry_out                effects, CDI spec
 //!  absent ───────────────▶ PrepareStarted ──────────────▶ PrepareCompleted
 //!    ▲                         │                              │   ▲
-//!    └──────── release ────────┴─────────── release ──────────┘   └── renew, restore: the spec is written again
+//!    └──────── release ────────┴─────────── release ──────────┘   └── renew, restore: the spec is written again, or
+//!                                                                     removed while a GPU of the claim is gone
 //! ```
 //!
 //! Whatever is interrupted leaves a record that says so, and the next call or the next start takes it back. A whole GPU
@@ -165,9 +166,12 @@ impl Machine {
         self.store.names()
     }
 
-    /// Whether nothing has to be done before containers can use what a completed record says.
-    pub(super) fn is_current(&self, record: &Record) -> bool {
-        record.boot_id == self.settings.boot_id && self.specs.exists(record.claim.uid.as_str())
+    /// Whether nothing has to be done before containers can use what a completed record says. As long as nobody knows
+    /// which GPUs there are, those of the claim are taken to be there.
+    pub(super) fn is_current(&self, record: &Record, node: Option<&Node>) -> bool {
+        record.boot_id == self.settings.boot_id
+            && self.specs.exists(record.claim.uid.as_str())
+            && node.is_none_or(|node| record.gpus().iter().all(|uuid| node.gpus.iter().any(|gpu| gpu.uuid == *uuid)))
     }
 
     /// From absent to completed, or back to absent and an error.
@@ -205,9 +209,21 @@ impl Machine {
     }
 
     /// Makes the spec of a record be what it should be now; answers whether it was not.
+    ///
+    /// While a GPU of the claim is gone, it has none. The ids that the kubelet was answered then lead nowhere, which
+    /// fails the start of containers; otherwise they would lead to a minor that another GPU may have by now.
     pub(super) fn restore(&self, record: &Record, node: &Node, found: &Found) -> Result<bool, Error> {
-        let spec = self.spec(record, node, found)?;
-        self.specs.write(record.claim.uid.as_str(), &spec).map_err(Error::Spec)
+        let name = record.claim.uid.as_str();
+        match self.spec(record, node, found) {
+            Ok(spec) => self.specs.write(name, &spec).map_err(Error::Spec),
+            Err(gone @ Error::Gone { .. }) => {
+                if self.specs.exists(name) {
+                    self.specs.remove(name).map_err(Error::Spec)?;
+                }
+                Err(gone)
+            }
+            Err(error) => Err(error),
+        }
     }
 
     fn spec(&self, record: &Record, node: &Node, found: &Found) -> Result<Spec, Error> {

@@ -6,6 +6,7 @@
 //! |---|---|
 //! | `claim` | the claim or its allocation is not what can be prepared: for its author, or for the pod's |
 //! | `in_use` | another claim, or an earlier allocation of this one, still holds a GPU |
+//! | `at_work` | another plugin process, or an earlier call, holds the claim or a GPU and does not end |
 //! | `incomplete` | a GPU, a device node or a part of the driver is missing on the node |
 //! | `not_ready` | NVML has not answered since the start |
 //! | `files` | a record or a CDI spec could not be read or written |

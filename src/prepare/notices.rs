@@ -13,12 +13,13 @@
 //! notice that has gone calls nothing off, so one may be removed as soon as everybody is gone whom it could concern: when
 //! the process is alone and nobody can come meanwhile, and has no prepare of that claim under way itself.
 //!
-//! Nothing is synced to disk: a reboot ends all prepares.
+//! A notice is an empty file. What tells one from the next is its length, which needs no space: an unprepare must not fail
+//! because the disk is full. Nothing is synced to disk: a reboot ends all prepares.
 
-use std::fs::{self, File};
-use std::io::{self, Read};
+use std::fs::{self, OpenOptions};
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::siblings::Siblings;
@@ -28,37 +29,34 @@ use crate::claim::ClaimUid;
 /// Beside the claim's record, and not taken for one.
 const SUFFIX: &str = ".unprepared";
 
-/// More than we write.
-const LONGEST: u64 = 64;
+/// Like that of records.
+const MODE: u32 = 0o600;
 
 /// The notices of all claims. Its methods block for as long as the disk takes.
 #[derive(Debug)]
 pub(super) struct Notices {
     directory: PathBuf,
     siblings: Arc<Siblings>,
-    /// How many this process has left.
-    left: AtomicU64,
     /// The number of starts at which this process was alone and saw to all of them.
     swept_at: Mutex<Option<u64>>,
 }
 
-/// What stood in the notice of a claim at some moment, if there was one. No two are the same.
+/// How often the claim was unprepared until some moment, since its notice was made, if there was one.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Notice(Option<Vec<u8>>);
+pub(super) struct Notice(Option<u64>);
 
 // === impl Notices ===
 
 impl Notices {
     pub(super) fn new(directory: PathBuf, siblings: Arc<Siblings>) -> Self {
-        Self { directory, siblings, left: AtomicU64::default(), swept_at: Mutex::default() }
+        Self { directory, siblings, swept_at: Mutex::default() }
     }
 
     /// The notice as it is now.
     pub(super) fn look(&self, uid: &ClaimUid) -> Result<Notice, StoreError> {
         let path = self.path(uid);
-        let mut text = Vec::new();
-        match File::open(&path).and_then(|file| file.take(LONGEST).read_to_end(&mut text)) {
-            Ok(_) => Ok(Notice(Some(text))),
+        match fs::metadata(&path) {
+            Ok(metadata) => Ok(Notice(Some(metadata.len()))),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Notice(None)),
             Err(source) => Err(StoreError::Notice { act: "read", path, source }),
         }
@@ -70,8 +68,11 @@ impl Notices {
             return Ok(());
         }
         let path = self.path(uid);
-        let text = format!("{} {}", self.siblings.number(), self.left.fetch_add(1, Ordering::Relaxed));
-        fs::write(&path, text).map_err(|source| StoreError::Notice { act: "write", path, source })
+        let lengthen = || {
+            let file = OpenOptions::new().write(true).create(true).truncate(false).mode(MODE).open(&path)?;
+            file.set_len(file.metadata()?.len() + 1)
+        };
+        lengthen().map_err(|source| StoreError::Notice { act: "write", path: path.clone(), source })
     }
 
     /// Removes the notices that nobody needs any more.
@@ -120,5 +121,33 @@ impl Notice {
     /// Whether a prepare that saw `before` when it began is called off by this one.
     pub(super) fn calls_off(&self, before: &Self) -> bool {
         self.0.is_some() && self != before
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::MetadataExt;
+
+    use super::*;
+    use crate::claim::example::mk_uid;
+
+    #[test]
+    fn no_two_notices_are_the_same_and_none_needs_space() {
+        let directory = tempfile::tempdir().unwrap();
+        let [one, other] = [(); 2].map(|()| {
+            let siblings = Siblings::open(&directory.path().join("claims.lock")).unwrap();
+            Notices::new(directory.path().to_owned(), siblings)
+        });
+        let uid = mk_uid("a");
+        let mut seen = vec![one.look(&uid).unwrap()];
+        for by in [&one, &other, &other, &one] {
+            by.leave(&uid).unwrap();
+            let notice = one.look(&uid).unwrap();
+            assert!(
+                seen.iter().all(|before| notice.calls_off(before)) && !notice.calls_off(&other.look(&uid).unwrap())
+            );
+            seen.push(notice);
+        }
+        assert_eq!(fs::metadata(one.path(&uid)).unwrap().blocks(), 0);
     }
 }

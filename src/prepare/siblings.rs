@@ -54,8 +54,6 @@ pub(super) struct Siblings {
     file: File,
     /// Locks belong to the open file, so within the process they exclude nobody.
     starting: Mutex<()>,
-    /// How many starts there had been, with this one.
-    number: u64,
 }
 
 /// A byte of the file. Their order is the order of locking: a claim, then GPUs.
@@ -98,12 +96,11 @@ impl Siblings {
         let mut options = OpenOptions::new();
         let file = options.read(true).write(true).create(true).truncate(false).mode(MODE).open(path);
         let file = file.map_err(failed("open"))?;
-        let mut siblings = Self { path: path.to_owned(), file, starting: Mutex::default(), number: 0 };
+        let siblings = Self { path: path.to_owned(), file, starting: Mutex::default() };
         siblings.set(Slot::STARTS, Kind::Exclusive, true)?;
         siblings.set(Slot::PRESENCE, Kind::Shared, true)?;
-        siblings.number = siblings.starts()? + 1;
         // Not synced: no process survives what makes the disk forget. A length needs no space, and no format.
-        siblings.file.set_len(siblings.number).map_err(failed("count a start in"))?;
+        siblings.file.set_len(siblings.starts()? + 1).map_err(failed("count a start in"))?;
         siblings.set(Slot::STARTS, Kind::Unlocked, true)?;
         Ok(Arc::new(siblings))
     }
@@ -111,11 +108,6 @@ impl Siblings {
     /// How often a plugin was started on this directory.
     pub(super) fn starts(&self) -> Result<u64, LockError> {
         self.file.metadata().map(|metadata| metadata.len()).map_err(self.failed("look at"))
-    }
-
-    /// Which of the starts was ours.
-    pub(super) fn number(&self) -> u64 {
-        self.number
     }
 
     /// Whether any other process is there.
@@ -141,12 +133,6 @@ impl Siblings {
     pub(super) fn try_lock(self: &Arc<Self>, slot: Slot) -> Result<Option<Range>, LockError> {
         let locked = self.set(slot, Kind::Exclusive, false)?;
         Ok(locked.then(|| Range { siblings: Arc::clone(self), slot }))
-    }
-
-    /// Locks a slot as soon as no other process holds it. Blocks until then.
-    pub(super) fn lock(self: &Arc<Self>, slot: Slot) -> Result<Range, LockError> {
-        self.set(slot, Kind::Exclusive, true)?;
-        Ok(Range { siblings: Arc::clone(self), slot })
     }
 
     /// Whether it is so now; if it is to wait, it is.
@@ -206,15 +192,6 @@ impl Drop for Range {
     }
 }
 
-// === impl LockError ===
-
-impl LockError {
-    /// For threads that end before they have the lock.
-    pub(super) fn interrupted(siblings: &Siblings, why: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
-        siblings.failed("lock")(io::Error::other(why))
-    }
-}
-
 // === impl Kind ===
 
 impl Kind {
@@ -237,7 +214,6 @@ fn hash(key: &str) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::mpsc;
     use std::thread;
     use std::time::Duration;
 
@@ -256,14 +232,14 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let first = open(&directory);
         assert!(!first.are_present().unwrap());
-        assert_eq!((first.number(), first.starts().unwrap()), (1, 1));
+        assert_eq!(first.starts().unwrap(), 1);
         let second = open(&directory);
         assert!(first.are_present().unwrap() && second.are_present().unwrap());
-        assert_eq!((second.number(), first.starts().unwrap()), (2, 2));
+        assert_eq!((second.starts().unwrap(), first.starts().unwrap()), (2, 2));
         drop(first);
         assert!(!second.are_present().unwrap());
         drop(second);
-        assert_eq!(open(&directory).number(), 3);
+        assert_eq!(open(&directory).starts().unwrap(), 3);
     }
 
     #[test]
@@ -289,18 +265,15 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_gets_the_slot_when_its_holder_ends() {
+    fn a_slot_is_free_when_its_holder_ends() {
         let directory = tempfile::tempdir().unwrap();
         let [one, other] = [open(&directory), open(&directory)];
         let slot = Slot::gpu(&mk_uuid(0));
         assert!(one.set(slot, Kind::Exclusive, false).unwrap());
-        let (got, gets) = mpsc::channel();
-        let waiter = thread::spawn(move || got.send(other.lock(slot).unwrap()));
-        assert!(gets.recv_timeout(MOMENT).is_err());
+        assert!(other.try_lock(slot).unwrap().is_none());
         // It is killed: nobody unlocks anything.
         drop(one);
-        assert!(gets.recv().is_ok());
-        waiter.join().unwrap().unwrap();
+        assert!(other.try_lock(slot).unwrap().is_some());
     }
 
     #[test]
@@ -315,7 +288,7 @@ mod tests {
             comer
         });
         let second = comer.unwrap().unwrap().join().unwrap();
-        assert_eq!(second.number(), 2);
+        assert_eq!(second.starts().unwrap(), 2);
         assert!(first.while_alone(|| ()).unwrap().is_none());
         drop(second);
         assert!(first.while_alone(|| ()).unwrap().is_some());

@@ -241,7 +241,7 @@ async fn a_prepare_that_cannot_be_taken_back_keeps_its_record_until_it_can() {
     assert_eq!(disk.record("a")["state"], "PrepareStarted");
     assert!(preparer.unprepare(&mk_uid("a")).await.is_err());
     let in_use = preparer.prepare(mk_claim("b", &[("main", "gpu-0")])).await.unwrap_err().to_string();
-    assert_eq!(in_use, "gpu-0 is in use by claim team/a");
+    assert_eq!(in_use, "gpu-0 is in use by claim team/a until that claim's pods are gone from this node");
 
     fs::remove_dir_all(disk.spec_path("a")).unwrap();
     preparer.unprepare(&mk_uid("a")).await.unwrap();
@@ -279,7 +279,9 @@ async fn a_claim_whose_gpu_is_gone_fails_and_gets_no_other() {
 
     let preparer = disk.start().await;
     let message = preparer.prepare(mk_claim_a()).await.unwrap_err().to_string();
-    assert_eq!(message, format!("gpu-0, which this claim was given as GPU {}, is gone from the node", mk_uuid(0)));
+    let expected =
+        format!("gpu-0, which this claim was given as GPU {}, is gone from the node; bring it back", mk_uuid(0));
+    assert!(message.starts_with(&expected), "{message}");
     preparer.unprepare(&mk_uid("a")).await.unwrap();
     assert_eq!(disk.files(), Vec::<String>::new());
 }
@@ -291,7 +293,7 @@ async fn a_gpu_goes_to_one_claim_at_a_time() {
     let rival = mk_claim("b", &[("main", "gpu-0")]);
     preparer.prepare(mk_claim_a()).await.unwrap();
     let message = preparer.prepare(rival.clone()).await.unwrap_err().to_string();
-    assert_eq!(message, "gpu-0 is in use by claim team/a");
+    assert_eq!(message, "gpu-0 is in use by claim team/a until that claim's pods are gone from this node");
     assert!(!disk.record_path("b").exists());
     // A restart forgets nothing.
     let preparer = disk.start().await;

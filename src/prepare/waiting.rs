@@ -5,7 +5,8 @@
 //!
 //! ```text
 //!  begin ──▶ read the claim ──▶ try ──▶ done, or it takes somebody to act ──▶ answer
-//!   0 s        until 20 s        ▲ └──▶ it may pass by itself
+//!   0 s        until 20 s        ▲ │     (until 30 s for its turn, then work that runs to its end)
+//!                                │ └──▶ it may pass by itself
 //!                                │          │  no lock is held, nothing is on disk
 //!                                └── news ──┤  another claim was released · the GPUs have changed ·
 //!                                           │  files are looked for again, after 250 ms to 2 s, and so is what another
@@ -22,11 +23,11 @@ use std::time::Duration;
 
 use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
 use super::error::{Error, Remedy};
 use super::machine::Machine;
-use super::{Attempt, PreparedDevice, Shared};
+use super::{Attempt, LockError, PreparedDevice, Shared};
 use crate::claim::Claim;
 use crate::claim::plan::PlanError;
 use crate::inventory::Current;
@@ -40,6 +41,11 @@ const AFTER_READING: Duration = Duration::from_secs(10);
 
 /// Between looks for files, from and to. Each costs some 2000 system calls (3 ms).
 const LOOKS: [Duration; 2] = [Duration::from_millis(250), Duration::from_secs(2)];
+
+/// What there can be other work on, see [`Error::AtWork`].
+pub(super) const THE_CLAIM: &str = "this claim";
+/// See [`THE_CLAIM`].
+pub(super) const ITS_GPUS: &str = "a GPU of this claim";
 
 /// What has happened that may help.
 struct News {
@@ -104,6 +110,20 @@ impl Attempt {
         }
     }
 
+    /// Waits for the turn to work on `what`, within the budget. The work itself is then nobody's to end.
+    pub(super) async fn turn<T>(
+        &self,
+        what: &'static str,
+        turn: impl Future<Output = Result<T, LockError>>,
+    ) -> Result<T, Error> {
+        tokio::select! {
+            biased;
+            // Whoever need not wait goes on though the plugin stops.
+            held = turn => held.map_err(Error::from),
+            over = self.unless_over(sleep_until(self.deadline)) => Err(over.err().unwrap_or(Error::AtWork { what })),
+        }
+    }
+
     /// Waits for something that has no effects, unless the attempt is called off or the plugin stops.
     async fn unless_over<T>(&self, event: impl Future<Output = T>) -> Result<T, Error> {
         tokio::select! {
@@ -113,6 +133,15 @@ impl Attempt {
             happened = event => Ok(happened),
         }
     }
+}
+
+/// Waits for the turn to work on `what`, which is nobody's to call off.
+pub(super) async fn turn_by<T>(
+    by: Instant,
+    what: &'static str,
+    turn: impl Future<Output = Result<T, LockError>>,
+) -> Result<T, Error> {
+    timeout_at(by, turn).await.map_err(|_| Error::AtWork { what })?.map_err(Error::from)
 }
 
 // === impl News ===

@@ -170,7 +170,9 @@ async fn a_gpu_goes_to_one_of_two_claims_and_the_other_is_told_which() {
     let mut answers = machine.prepare(&[first.clone(), second.clone()]).await;
     let (holder, loser) = if answers[0].is_ok() { (first, second) } else { (second, first) };
     answers.sort();
-    assert_eq!(answers, [Ok(()), Err(format!("gpu-0 is in use by claim default/{}", holder.name))]);
+    let in_use =
+        format!("gpu-0 is in use by claim default/{} until that claim's pods are gone from this node", holder.name);
+    assert_eq!(answers, [Ok(()), Err(in_use)]);
     assert_eq!(machine.on_disk(), [[holder.uid.clone()], [holder.uid.clone()]]);
     machine.unprepare_one(&holder).await.unwrap();
     assert_eq!(machine.prepare_one(&loser).await, Ok(()));

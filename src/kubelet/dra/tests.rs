@@ -28,7 +28,7 @@ fn failure(message: &str) -> Failure {
 fn by_uid() -> (Dra, Arc<Mutex<Vec<String>>>) {
     let seen = Arc::new(Mutex::new(Vec::new()));
     let calls = seen.clone();
-    let prepare = move |_, uid: ClaimUid| {
+    let prepare = move |_, uid: ClaimUid, _| {
         calls.lock().unwrap().push(uid.to_string());
         async move {
             match uid.as_str() {
@@ -39,7 +39,7 @@ fn by_uid() -> (Dra, Arc<Mutex<Vec<String>>>) {
         }
         .boxed()
     };
-    let unprepare = |_, uid: ClaimUid| {
+    let unprepare = |_, uid: ClaimUid, _| {
         async move { if uid.as_str() == "bad" { Err(failure("GPU is busy")) } else { Ok(()) } }.boxed()
     };
     (Dra::from_work(prepare, unprepare), seen)
@@ -140,7 +140,7 @@ async fn unprepare_answers_for_every_claim() {
 
 #[tokio::test]
 async fn no_claims_is_a_success_without_work() {
-    let dra = Dra::from_work(|_, _| unreachable!("nothing to do"), |_, _| unreachable!("nothing to do"));
+    let dra = Dra::from_work(|_, _, _| unreachable!("nothing to do"), |_, _, _| unreachable!("nothing to do"));
     let prepared = V1::node_prepare_resources(&dra, Request::new(prepare_request(&[]))).await.unwrap();
     assert!(prepared.into_inner().claims.is_empty());
     let request = dra_v1::NodeUnprepareResourcesRequest { claims: Vec::new() };
@@ -150,35 +150,39 @@ async fn no_claims_is_a_success_without_work() {
 }
 
 #[tokio::test]
-async fn claims_of_a_call_are_worked_on_together_up_to_a_bound() {
-    let at_work = Arc::new(AtomicUsize::new(0));
+async fn a_call_reads_up_to_a_bound_at_once_and_claims_that_wait_afterwards_hold_up_nobody() {
+    const CLAIMS: usize = 3 * READS_AT_ONCE;
+    let reading = Arc::new(AtomicUsize::new(0));
     let most = Arc::new(AtomicUsize::new(0));
-    // Opens only if so many claims are there at once.
-    let barrier = Arc::new(Barrier::new(CLAIMS_AT_ONCE));
-    let (now, peak) = (at_work.clone(), most.clone());
-    let prepare = move |_, _| {
-        let (now, peak, barrier) = (now.clone(), peak.clone(), barrier.clone());
+    // Each opens only if so many claims are there at once.
+    let (eight, all) = (Arc::new(Barrier::new(READS_AT_ONCE)), Arc::new(Barrier::new(CLAIMS)));
+    let (now, peak) = (reading.clone(), most.clone());
+    let prepare = move |_, _, reads: Reads| {
+        let (now, peak, eight, all) = (now.clone(), peak.clone(), eight.clone(), all.clone());
         async move {
+            let permit = reads.acquire().await.unwrap();
             peak.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
-            barrier.wait().await;
+            eight.wait().await;
             now.fetch_sub(1, Ordering::SeqCst);
+            drop(permit);
+            all.wait().await;
             Ok(Vec::new())
         }
         .boxed()
     };
-    let dra = Dra::from_work(prepare, |_, _| async { Ok(()) }.boxed());
-    let uids: Vec<String> = (0..3 * CLAIMS_AT_ONCE).map(|i| format!("claim-{i}")).collect();
+    let dra = Dra::from_work(prepare, |_, _, _| async { Ok(()) }.boxed());
+    let uids: Vec<String> = (0..CLAIMS).map(|i| format!("claim-{i}")).collect();
     let uids: Vec<&str> = uids.iter().map(String::as_str).collect();
     let answer = V1::node_prepare_resources(&dra, Request::new(prepare_request(&uids))).await.unwrap().into_inner();
     assert_eq!(answer.claims.len(), uids.len());
-    assert_eq!(most.load(Ordering::SeqCst), CLAIMS_AT_ONCE);
+    assert_eq!(most.load(Ordering::SeqCst), READS_AT_ONCE);
 }
 
 #[tokio::test]
 async fn work_goes_on_when_its_call_is_dropped() {
     let (begun, mut begins) = mpsc::unbounded_channel();
     let (done, mut ends) = mpsc::unbounded_channel();
-    let prepare = move |_, uid: ClaimUid| {
+    let prepare = move |_, uid: ClaimUid, _| {
         let (begun, done) = (begun.clone(), done.clone());
         async move {
             let (go, gate) = oneshot::channel();
@@ -189,8 +193,8 @@ async fn work_goes_on_when_its_call_is_dropped() {
         }
         .boxed()
     };
-    let dra = Dra::from_work(prepare, |_, _| async { Ok(()) }.boxed());
-    let uids: Vec<String> = (0..=CLAIMS_AT_ONCE).map(|i| format!("claim-{i}")).collect();
+    let dra = Dra::from_work(prepare, |_, _, _| async { Ok(()) }.boxed());
+    let uids: Vec<String> = (0..=READS_AT_ONCE).map(|i| format!("claim-{i}")).collect();
     let uids: Vec<&str> = uids.iter().map(String::as_str).collect();
 
     let call = V1::node_prepare_resources(&dra, Request::new(prepare_request(&uids)));
@@ -198,9 +202,9 @@ async fn work_goes_on_when_its_call_is_dropped() {
         _ = call => unreachable!("no claim is done"),
         go = begins.recv() => go.unwrap(),
     };
-    // The call is gone; the last claim has not even begun.
+    // The call is gone.
     first.send(()).unwrap();
-    for _ in 0..CLAIMS_AT_ONCE {
+    for _ in 0..READS_AT_ONCE {
         begins.recv().await.unwrap().send(()).unwrap();
     }
     let mut finished = Vec::new();
@@ -251,7 +255,7 @@ async fn every_line_of_a_call_names_its_claim_and_its_request() {
     let log = Log::default();
     let subscriber = tracing_subscriber::fmt().with_writer(log.clone()).with_ansi(false).finish();
     let _guard = tracing::subscriber::set_default(subscriber);
-    let prepare = |_, _| {
+    let prepare = |_, _, _| {
         async {
             info!("a line of somebody below");
             tokio::task::yield_now().await;
@@ -259,7 +263,7 @@ async fn every_line_of_a_call_names_its_claim_and_its_request() {
         }
         .boxed()
     };
-    let dra = Dra::from_work(prepare, |_, _| async { Ok(()) }.boxed());
+    let dra = Dra::from_work(prepare, |_, _, _| async { Ok(()) }.boxed());
     let call = V1::node_prepare_resources(&dra, Request::new(prepare_request(&["a", "b"])));
     call.instrument(error_span!("call", request = 17)).await.unwrap();
 

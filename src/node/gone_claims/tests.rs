@@ -144,7 +144,10 @@ async fn a_claim_that_is_gone_and_in_the_way_is_released_after_three_minutes_and
     let start = Instant::now();
     // As the kubelet does it: a try of 30 s, then a minute's pause.
     while let Err(error) = rig.preparer.prepare(wants_gpu_0("b")).await {
-        assert_eq!(error.to_string(), "gpu-0 is in use by claim team/a");
+        assert_eq!(
+            error.to_string(),
+            "gpu-0 is in use by claim team/a until that claim's pods are gone from this node"
+        );
         assert!(start.elapsed() < GRACE + MINUTE, "{:?}", start.elapsed());
         assert!(rig.reads("a") >= 1, "it is asked for promptly");
         sleep(MINUTE).await;

@@ -38,7 +38,7 @@ async fn a_record_that_is_damaged_while_we_run_is_no_obstacle() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_newer_record_is_kept_and_only_what_is_understood_is_done() {
+async fn a_newer_record_holds_its_gpu_and_is_left_to_a_newer_version() {
     let disk = Disk::new();
     disk.start().await.prepare(mk_claim_a()).await.unwrap();
     disk.edit_record("a", |record| {
@@ -46,11 +46,15 @@ async fn a_newer_record_is_kept_and_only_what_is_understood_is_done() {
         record["effects"] = json!(["something new"]);
     });
     let preparer = disk.start().await;
-    let message = preparer.prepare(mk_claim_a()).await.unwrap_err().to_string();
-    assert!(message.starts_with("the claim was prepared by a newer version"), "{message}");
+    let (files, record) = (disk.files(), disk.record("a"));
+    let refusals =
+        [preparer.prepare(mk_claim_a()).await.unwrap_err(), preparer.unprepare(&mk_uid("a")).await.unwrap_err()];
+    for message in refusals.map(|refusal| refusal.to_string()) {
+        assert!(message.starts_with("the claim was prepared by a newer version"), "{message}");
+        assert!(message.ends_with("upgrade the driver again"), "{message}");
+    }
     assert!(preparer.prepare(mk_claim("rival", &[("main", "gpu-0")])).await.is_err());
-    preparer.unprepare(&mk_uid("a")).await.unwrap();
-    assert_eq!(disk.files(), Vec::<String>::new());
+    assert_eq!((disk.files(), disk.record("a")), (files, record));
 }
 
 #[tokio::test]

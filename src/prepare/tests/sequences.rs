@@ -215,7 +215,8 @@ impl World {
             if shape != held.shape {
                 return Outcome::Refused("in_use");
             }
-            if (!held.has_spec || held.boot != boot) && !held.shape.gpus().is_disjoint(&self.lost) {
+            if !held.shape.gpus().is_disjoint(&self.lost) {
+                held.has_spec = false;
                 return Outcome::Refused("incomplete");
             }
             (held.has_spec, held.boot) = (true, boot.to_owned());
@@ -253,7 +254,7 @@ impl World {
         for uid in CLAIMS {
             match self.held.get_mut(uid) {
                 Some(held) if held.is_damaged => self.forget(uid),
-                Some(held) => held.has_spec |= held.shape.gpus().is_disjoint(&self.lost),
+                Some(held) => held.has_spec = held.shape.gpus().is_disjoint(&self.lost),
                 None => {}
             }
         }
@@ -285,7 +286,7 @@ impl World {
         let with_specs = self.held.iter().filter(|(_, held)| held.has_spec).map(|(uid, _)| *uid);
         assert_eq!(self.disk.uids_of_specs(), texts(with_specs.chain(self.specs.iter().copied()).collect()));
         for (uid, held) in &self.held {
-            if held.has_spec && held.shape.gpus().is_disjoint(&self.lost) {
+            if held.has_spec {
                 let minors = held.shape.gpus().into_iter().map(|gpu| i64::from(self.minor(gpu))).collect();
                 assert_eq!(self.disk.minors_given(uid), minors, "{uid}");
             }

@@ -11,7 +11,7 @@ fn mk_claim_for(uid: &str, gpu: usize) -> Claim {
 }
 
 fn in_use_by(holder: &str) -> String {
-    format!("gpu-0 is in use by claim team/{holder}")
+    format!("gpu-0 is in use by claim team/{holder} until that claim's pods are gone from this node")
 }
 
 async fn refusal(preparer: &Preparer, claim: Claim) -> String {
@@ -265,6 +265,43 @@ async fn what_is_answered_lasts_though_the_other_was_killed_before_it_made_it_so
     new.prepare(mk_claim_a()).await.unwrap();
     faulty.cut_power(Unsynced::Lost);
     assert_eq!(disk.record("a")["state"], "PrepareCompleted");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_process_that_hangs_costs_the_others_no_more_than_the_budget() {
+    let disk = Disk::new();
+    let [hung, new] = [disk.start().await, disk.start().await];
+    new.prepare(mk_claim_b()).await.unwrap();
+    let _gpu = hung.shared.locks.gpus(&[mk_uuid(0)].into()).await.unwrap();
+    let _claim = hung.shared.locks.claim(&mk_uid("c")).await.unwrap();
+    for claim in [mk_claim_a(), mk_claim_for("c", 1)] {
+        let start = Instant::now();
+        let error = new.prepare(claim).await.unwrap_err();
+        assert_eq!((error.cause(), start.elapsed()), ("at_work", Duration::from_secs(30)), "{error}");
+    }
+    let start = Instant::now();
+    assert_eq!(new.unprepare(&mk_uid("c")).await.unwrap_err().cause(), "at_work");
+    assert_eq!(start.elapsed(), Duration::from_secs(30));
+    new.unprepare(&mk_uid("b")).await.unwrap();
+    assert_eq!(disk.files(), Vec::<String>::new());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wait_for_a_process_that_hangs_is_ended_by_unprepare_and_by_the_end_of_the_plugin() {
+    let disk = Disk::new();
+    let [hung, new] = [disk.start().await, disk.start().await];
+    let _gpu = hung.shared.locks.gpus(&[mk_uuid(0)].into()).await.unwrap();
+    let wait = || tokio::spawn(new.begin(&mk_uid("a")).prepare(mk_claim_a()));
+    let waiting = wait();
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    let start = Instant::now();
+    new.unprepare(&mk_uid("a")).await.unwrap();
+    assert!(matches!(waiting.await.unwrap(), Err(Error::CalledOff)));
+    let waiting = wait();
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    new.stop_waiting();
+    assert!(matches!(waiting.await.unwrap(), Err(Error::Stopping)));
+    assert_eq!(start.elapsed(), Duration::from_secs(5));
 }
 
 /// What happens to two processes, of which either may be asked.

@@ -116,6 +116,75 @@ async fn a_look_that_finds_nothing_new_does_not_touch_the_claims() {
 }
 
 #[tokio::test]
+async fn a_spec_that_was_made_of_an_old_look_is_made_right_though_nothing_changes_any_more() {
+    let disk = Disk::new();
+    let preparer = disk.start().await;
+    preparer.prepare(mk_claim_b()).await.unwrap();
+    let mut keeper = Keeper::new(Arc::clone(&preparer.shared));
+    keeper.keep().await;
+    preparer.prepare(mk_claim_a()).await.unwrap();
+    let spec = fs::read_to_string(disk.spec_path("a")).unwrap();
+    fs::write(disk.spec_path("a"), spec.replace(r#""minor": 0"#, r#""minor": 7"#)).unwrap();
+    assert_eq!(disk.minors_in_spec("a"), [7]);
+    keeper.keep().await;
+    assert_eq!(disk.minors_in_spec("a"), [0]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn while_its_gpu_is_gone_a_claim_has_no_spec_and_a_repeat_says_so() {
+    let disk = Disk::new();
+    let preparer = disk.start().await;
+    let first = preparer.prepare(mk_claim_a()).await.unwrap();
+    preparer.prepare(mk_claim_b()).await.unwrap();
+    let mut keeper = Keeper::new(Arc::clone(&preparer.shared));
+    keeper.keep().await;
+    let mut node = mk_node(2);
+    node.gpus.remove(0);
+    // The other one has its minor.
+    node.gpus[0].minor = 0;
+    disk.see(node);
+    // Also before the keeper has seen to it.
+    let error = preparer.prepare(mk_claim_a()).await.unwrap_err();
+    assert!(matches!(error, Error::Gone { .. }), "{error}");
+    assert!(!disk.spec_path("a").exists());
+
+    disk.see(mk_node(2));
+    assert_eq!(preparer.prepare(mk_claim_a()).await.unwrap(), first);
+    keeper.keep().await;
+    let mut node = mk_node(2);
+    node.gpus.remove(0);
+    disk.see(node);
+    for _ in 0..2 {
+        keeper.keep().await;
+        assert!(!disk.spec_path("a").exists() && disk.record_path("a").exists());
+    }
+    assert_eq!(disk.minors_in_spec("b"), [1]);
+    disk.see(mk_node(2));
+    keeper.keep().await;
+    assert_eq!(disk.minors_in_spec("a"), [0]);
+    assert_eq!(preparer.prepare(mk_claim_a()).await.unwrap(), first);
+}
+
+#[tokio::test]
+async fn a_prepare_writes_what_is_true_when_its_turn_comes() {
+    let disk = Disk::new();
+    let preparer = disk.start().await;
+    let gate = preparer.shared.locks.gpus(&[mk_uuid(0)].into()).await.unwrap();
+    let waiting = tokio::spawn(preparer.begin(&mk_uid("a")).prepare(mk_claim_a()));
+    // It has the lock of the claim, and a plan.
+    while preparer.shared.locks.claim(&mk_uid("a")).now_or_never().is_some() {
+        tokio::task::yield_now().await;
+    }
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    let mut node = mk_node(2);
+    (node.gpus[0].minor, node.gpus[1].minor) = (1, 0);
+    disk.see(node);
+    drop(gate);
+    waiting.await.unwrap().unwrap();
+    assert_eq!(disk.minors_in_spec("a"), [1]);
+}
+
+#[tokio::test]
 async fn specs_that_nobody_answers_for_are_removed_and_those_of_others_stay() {
     let disk = Disk::new();
     disk.start().await.prepare(mk_claim_a()).await.unwrap();

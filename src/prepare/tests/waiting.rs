@@ -66,7 +66,7 @@ async fn a_release_of_another_gpu_or_a_new_inventory_does_not_end_the_wait_for_a
     disk.see(mk_node(3));
     let start = Instant::now();
     let message = waiting.await.unwrap().unwrap_err().to_string();
-    assert_eq!(message, "gpu-0 is in use by claim team/a");
+    assert_eq!(message, "gpu-0 is in use by claim team/a until that claim's pods are gone from this node");
     assert_eq!(start.elapsed().as_secs(), BUDGET.as_secs() - 1, "all that was left");
 }
 
@@ -193,6 +193,18 @@ async fn an_unprepare_ends_every_wait_at_once() {
     settle().await;
     preparer.unprepare(&mk_uid("a")).await.unwrap();
     waiting.await.unwrap().unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_unprepare_calls_off_what_was_asked_for_before_it_and_nothing_later() {
+    let disk = Disk::new();
+    let preparer = disk.start().await;
+    let before = preparer.begin(&mk_uid("a"));
+    let unprepare = preparer.unprepare(&mk_uid("a"));
+    let later = preparer.begin(&mk_uid("a"));
+    assert!(matches!(before.prepare(mk_claim_a()).await, Err(Error::CalledOff)));
+    unprepare.await.unwrap();
+    later.prepare(mk_claim_a()).await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
