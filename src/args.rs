@@ -100,7 +100,7 @@ pub struct Args {
     #[arg(long, env = "NVIDIA_DRIVER_ROOT", value_name = "DIR", value_parser = path, help_heading = "Host")]
     pub driver_root: Option<PathBuf>,
 
-    /// Where the host's driver root is mounted in this container [default: the same path]
+    /// Where the host's /, or the driver root alone, is mounted in this container [default: the same path]
     #[arg(long, env = "DRIVER_ROOT_CTR_PATH", value_name = "DIR", value_parser = path, help_heading = "Host")]
     pub container_driver_root: Option<PathBuf>,
 

@@ -19,6 +19,8 @@ pub struct Roots {
     pub proc: PathBuf,
     /// `/dev`
     pub dev: PathBuf,
+    /// Where else device nodes can be; see [`Devices`](node::Devices::elsewhere).
+    pub other_devs: Vec<node::DevRoot>,
     /// Whether regular files in `dev` count as device nodes; see [`Devices`](node::Devices::placeholders).
     pub placeholders: bool,
 }
@@ -26,9 +28,9 @@ pub struct Roots {
 // === impl Roots ===
 
 impl Roots {
-    /// The device nodes. The container runtime sees them at the same path as this process.
+    /// The device nodes. The container runtime sees `/dev` at the same path as this process.
     pub fn devices(&self) -> node::Devices {
-        let Self { sys: _, proc, dev, placeholders } = self.clone();
-        node::Devices { local: dev.clone(), host: dev, proc, placeholders }
+        let Self { sys: _, proc, dev, other_devs, placeholders } = self.clone();
+        node::Devices { local: dev.clone(), host: dev, elsewhere: other_devs, proc, placeholders }
     }
 }

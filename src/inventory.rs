@@ -305,7 +305,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let root = directory.path().to_owned();
         let [sys, proc, dev] = ["sys", "proc", "dev"].map(|name| root.join(name));
-        let roots = Roots { sys, proc, dev, placeholders: true };
+        let roots = Roots { sys, proc, dev, other_devs: vec![], placeholders: true };
         let session = Session::new(move || Some(root.join("libnvidia-ml.so.1")));
         let mut inventory = Inventory::new(session, roots, NameMap::load(directory.path()).unwrap());
         let views = inventory.views();

@@ -32,6 +32,7 @@ use self::gone_claims::Collector;
 use self::readiness::Readiness;
 use crate::args::{Args, Endpoint};
 use crate::device::attribute::Form;
+use crate::host::driver_root::DriverRoot;
 use crate::host::{Roots, node};
 use crate::inventory::{Current, Inventory, NameMap, Views};
 use crate::kubelet::{self, DeviceHealth, HealthSnapshot, Verdict};
@@ -98,7 +99,8 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     kubelet.move_in().await?;
 
     let library = NvmlLibrary::new(nvml_library, drivers.clone(), sys_root.clone());
-    let roots = Roots { sys: sys_root, proc: proc_root, dev: dev_root, placeholders: placeholder_devices };
+    let other_devs = drivers.iter().filter_map(DriverRoot::dev).collect();
+    let roots = Roots { sys: sys_root, proc: proc_root, dev: dev_root, other_devs, placeholders: placeholder_devices };
     let names = NameMap::load(&kubelet.plugin_dir)?;
     let mut inventory = Inventory::new(Session::new(move || library.locate()), roots.clone(), names);
     inventory.register(&mut registry);

@@ -72,7 +72,7 @@ async fn devices(name: &str) -> Vec<Device> {
     let library = host.library();
     let session = Session::new(move || Some(library.clone()));
     let [sys, proc, dev] = [host.sys(), host.proc(), host.dev()].map(PathBuf::from);
-    let roots = Roots { sys, proc, dev, placeholders: true };
+    let roots = Roots { sys, proc, dev, other_devs: vec![], placeholders: true };
     let mut names = NameMap::load(directory.path()).unwrap();
     let node = discover(&session, &roots, &mut names, &mut Arc::default()).await.unwrap().node;
 

@@ -57,7 +57,7 @@ impl Machine {
 
     fn roots(&self) -> Roots {
         let [sys, proc, dev] = [self.host.sys(), self.host.proc(), self.host.dev()].map(PathBuf::from);
-        Roots { sys, proc, dev, placeholders: true }
+        Roots { sys, proc, dev, other_devs: vec![], placeholders: true }
     }
 
     fn names(&self) -> NameMap {

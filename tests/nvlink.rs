@@ -46,7 +46,8 @@ impl Machine {
         let library = host.library();
         let session = Session::new(move || Some(library.clone()));
         let names = NameMap::load(directory.path()).unwrap();
-        let inventory = Inventory::new(session, Roots { sys, proc, dev, placeholders: true }, names);
+        let inventory =
+            Inventory::new(session, Roots { sys, proc, dev, other_devs: vec![], placeholders: true }, names);
         let current = inventory.views().current;
         Self { host, inventory, current, _directory: directory }
     }

@@ -4,7 +4,7 @@
 //!
 //! Not a test: nothing here fails because it is slow. Prints a row of the table that hack/bench prints.
 //!
-//!   cargo bench --package gpu-dra-hook --bench cost -- --hook "$(hack/build-hook)"
+//!   hack/bench hook
 
 #![expect(clippy::unwrap_used, reason = "a measurement that cannot go on ends here")]
 

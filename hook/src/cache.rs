@@ -6,10 +6,12 @@
 //!
 //! ```text
 //!  /etc/ld.so.cache ──format──▶ entries ──merge──▶ entries ──format──▶ /etc/ld.so.cache
-//!                   (bad: none)            ▲ ours
+//!                                          ▲ ours
 //! ```
 //!
-//! An image without a cache gets one with our names alone: the loader then looks into its own directories, as before.
+//! An image without a cache gets one with our names alone: the loader then looks into its own directories, as before. So
+//! does one with a file that the loader does not take for a cache. What the loader may read and this program cannot is an
+//! error: in its place the image's own libraries would be lost.
 
 mod format;
 mod order;
@@ -17,14 +19,14 @@ mod order;
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::rootfs::{Error, Place, Rootfs};
+use crate::rootfs::{self, Place, Rootfs};
 
 const DIRECTORY: &str = "/etc";
 const NAME: &str = "ld.so.cache";
 const FILE: &str = "/etc/ld.so.cache";
 
-/// A cache of ten thousand libraries is below one megabyte.
-const MAX_BYTES: u64 = 2 << 20;
+/// A cache of ten thousand libraries is about one megabyte.
+const MAX_BYTES: u64 = 16 << 20;
 
 /// A cache is about a few directories; a hostile one could name a million.
 const MAX_DIRECTORIES: usize = 256;
@@ -56,6 +58,23 @@ struct Entry<'a> {
     hwcap: u64,
 }
 
+/// The cache cannot be added to.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Error {
+    #[error(transparent)]
+    Rootfs(#[from] rootfs::Error),
+    #[error(
+        "cannot add the driver to {FILE}: it has more than {} MiB; run ldconfig when the image is built, or remove the file",
+        MAX_BYTES >> 20
+    )]
+    TooLong,
+    #[error(
+        "cannot add the driver to {FILE}: it is damaged, or of another kind of machine; run ldconfig when the image is \
+         built, or remove the file"
+    )]
+    NotUnderstood,
+}
+
 /// Has the loader find each library, by its name, where it is. Answers which of their directories `ldconfig` would not
 /// look into by itself.
 pub(crate) fn add<'a>(
@@ -63,8 +82,12 @@ pub(crate) fn add<'a>(
     libraries: &BTreeMap<&str, &Place>,
     directories: &[&'a str],
 ) -> Result<Vec<&'a str>, Error> {
-    let present = rootfs.read(FILE, MAX_BYTES)?;
-    let mut cache = present.as_deref().and_then(Cache::parse).unwrap_or_default();
+    let present = rootfs.read_start(FILE, MAX_BYTES + 1)?;
+    let mut cache = match present.as_deref().filter(|file| format::is_cache(file)) {
+        None => Cache::default(),
+        Some(file) if file.len() as u64 > MAX_BYTES => return Err(Error::TooLong),
+        Some(file) => Cache::parse(file).ok_or(Error::NotUnderstood)?,
+    };
     cache.forget(libraries);
     // What is left is what the image's own ldconfig has found.
     let known: BTreeSet<_> = cache.directories().iter().filter_map(|directory| rootfs.identity(directory)).collect();

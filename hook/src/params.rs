@@ -15,7 +15,7 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
 
-use rustix::fs::{self, Mode, OFlags, PROC_SUPER_MAGIC};
+use rustix::fs::{self, FileType, Mode, OFlags, PROC_SUPER_MAGIC};
 use rustix::io::Errno;
 use rustix::mount::{self, FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags};
 use rustix::process::fchdir;
@@ -45,13 +45,18 @@ pub(crate) enum Error {
     },
 }
 
-/// Masks the file, if there is one and it needs it.
+/// Masks the file, if there is one and it needs it. What says so already is left, whoever made it: it can be the copy of
+/// an earlier hook, for a container with two claims runs one for each.
 pub(crate) fn mask(rootfs: &Rootfs) -> Result<(), Error> {
     let Some(file) = rootfs.without_links(FILE, OFlags::PATH)? else { return Ok(()) };
-    if fs::fstatfs(&file).map_err(rootfs::failed("look at", FILE))?.f_type != PROC_SUPER_MAGIC {
+    let kind = fs::fstat(&file).map_err(rootfs::failed("look at", FILE))?.st_mode;
+    if FileType::from_raw_mode(kind) != FileType::RegularFile {
         return Err(Error::Foreign);
     }
     let Some(masked) = read(rootfs)?.as_deref().and_then(masked) else { return Ok(()) };
+    if fs::fstatfs(&file).map_err(rootfs::failed("look at", FILE))?.f_type != PROC_SUPER_MAGIC {
+        return Err(Error::Foreign);
+    }
     let Some(directory) = rootfs.without_links(DIRECTORY, OFlags::PATH | OFlags::DIRECTORY)? else { return Ok(()) };
     cover(&file, &directory, &masked)
 }

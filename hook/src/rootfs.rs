@@ -119,6 +119,12 @@ impl Rootfs {
     /// The content of a regular file of at most `limit` bytes, links followed beneath the root. Whatever else is there, a
     /// fifo, a device, an endless file, is as good as none, and is not opened.
     pub(crate) fn read(&self, path: &str, limit: u64) -> Result<Option<Vec<u8>>, Error> {
+        let content = self.read_start(path, limit + 1)?;
+        Ok(content.filter(|content| content.len() as u64 <= limit))
+    }
+
+    /// The same of a file that may be longer: its first `limit` bytes.
+    pub(crate) fn read_start(&self, path: &str, limit: u64) -> Result<Option<Vec<u8>>, Error> {
         match self.try_read(path, limit) {
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(None),
             result => result.map_err(failed("read", path)),
@@ -163,9 +169,9 @@ impl Rootfs {
             return Ok(None);
         }
         let mut content = Vec::new();
-        let read = File::from(file).take(limit + 1).read_to_end(&mut content);
-        let read = read.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
-        Ok((read as u64 <= limit).then_some(content))
+        let read = File::from(file).take(limit).read_to_end(&mut content);
+        read.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
+        Ok(Some(content))
     }
 
     /// Whether this belongs to the container alone: its root file system, or one in memory that the runtime has made for

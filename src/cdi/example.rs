@@ -57,7 +57,13 @@ impl Machine {
 
     pub(crate) fn sources(&self) -> Sources {
         Sources {
-            devices: Devices { local: self.dev(), host: "/dev".into(), proc: self.proc(), placeholders: true },
+            devices: Devices {
+                local: self.dev(),
+                host: "/dev".into(),
+                elsewhere: vec![],
+                proc: self.proc(),
+                placeholders: true,
+            },
             driver_roots: vec![self.driver.root()],
             sys: self.sys(),
             hooks: Hooks::None,

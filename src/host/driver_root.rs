@@ -26,6 +26,8 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use super::node::DevRoot;
+
 pub use files::{DriverFiles, Kernel, Library, Mapped, NoLibraries, module_version};
 
 /// Directories that can hold driver libraries, in the order in which they are looked at: that of NVIDIA's own tools,
@@ -163,6 +165,12 @@ impl DriverRoot {
     /// The root as this process sees it.
     pub fn local(&self) -> PathBuf {
         under(&self.system_local, &self.directory)
+    }
+
+    /// The `/dev` of the system that it is the root of, if that is not the host's.
+    pub fn dev(&self) -> Option<DevRoot> {
+        let is_other_system = self.directory.as_os_str().is_empty() && self.system_host != Path::new("/");
+        is_other_system.then(|| DevRoot { local: self.system_local.join("dev"), host: self.system_host.join("dev") })
     }
 
     /// Where its content appears in a container.

@@ -23,11 +23,22 @@ pub struct Devices {
     pub local: PathBuf,
     /// The same directory as the container runtime sees it, normally `/dev`.
     pub host: PathBuf,
+    /// Where to look for nodes that are not there.
+    pub elsewhere: Vec<DevRoot>,
     /// `<proc>`, for the majors of placeholders.
     pub proc: PathBuf,
     /// Accept regular files in place of device nodes. Only a machine without a GPU that an ordinary user runs has such
     /// files: nobody but root can make device nodes.
     pub placeholders: bool,
+}
+
+/// The `/dev` of a driver container. What is run there makes the driver's nodes there, and the host may not have them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DevRoot {
+    /// The directory as this process sees it.
+    pub local: PathBuf,
+    /// The same directory as the container runtime sees it.
+    pub host: PathBuf,
 }
 
 /// A device node to be made in a container.
@@ -117,7 +128,16 @@ pub enum NodeError {
 impl Devices {
     /// Looks at the node of this name, for example `nvidia0`.
     pub fn node(&self, name: &str) -> Result<DeviceNode, NodeError> {
-        let path = self.local.join(name);
+        let found = self.node_in(&self.local, &self.host, name);
+        if !matches!(found, Err(NodeError::Missing { .. })) {
+            return found;
+        }
+        let mut elsewhere = self.elsewhere.iter().map(|dev| self.node_in(&dev.local, &dev.host, name));
+        elsewhere.find(|other| !matches!(other, Err(NodeError::Missing { .. }))).unwrap_or(found)
+    }
+
+    fn node_in(&self, local: &Path, host: &Path, name: &str) -> Result<DeviceNode, NodeError> {
+        let path = local.join(name);
         let metadata = match fs::metadata(&path) {
             Ok(metadata) => metadata,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(NodeError::Missing { path }),
@@ -125,7 +145,7 @@ impl Devices {
         };
         let node = |(major, minor), mode| DeviceNode {
             name: name.to_owned(),
-            host: self.host.join(name),
+            host: host.join(name),
             major,
             minor,
             mode,
@@ -232,7 +252,8 @@ mod tests {
 
     fn devices(directory: &Path, placeholders: bool) -> Devices {
         fs::write(directory.join("devices"), TABLE).unwrap();
-        Devices { local: directory.to_owned(), host: "/dev".into(), proc: directory.to_owned(), placeholders }
+        let (local, host, proc) = (directory.to_owned(), "/dev".into(), directory.to_owned());
+        Devices { local, host, elsewhere: vec![], proc, placeholders }
     }
 
     #[test]
@@ -246,6 +267,29 @@ mod tests {
             assert_eq!(node.host, Path::new("/dev").join(name));
             assert_eq!(node.mode, 0o666);
         }
+    }
+
+    #[test]
+    fn a_node_that_only_the_driver_container_has_is_taken_from_there() {
+        let directory = tempfile::tempdir().unwrap();
+        let local = directory.path().join("driver");
+        fs::create_dir(&local).unwrap();
+        let elsewhere = vec![DevRoot { local: local.clone(), host: "/run/nvidia/driver/dev".into() }];
+        let devices = Devices { elsewhere, ..devices(directory.path(), true) };
+        fs::write(directory.path().join("nvidia0"), "").unwrap();
+        for name in ["nvidia0", "nvidia1"] {
+            fs::write(local.join(name), "").unwrap();
+        }
+        assert_eq!(devices.node("nvidia0").unwrap().host, Path::new("/dev/nvidia0"), "both have it");
+        let node = devices.node("nvidia1").unwrap();
+        assert_eq!((node.name.as_str(), node.host.as_path()), ("nvidia1", Path::new("/run/nvidia/driver/dev/nvidia1")));
+        assert!(
+            devices
+                .node("nvidia2")
+                .unwrap_err()
+                .to_string()
+                .contains(&format!("{}/nvidia2", directory.path().display()))
+        );
     }
 
     #[test]

@@ -25,18 +25,33 @@ pub(super) struct NvmlLibrary {
 /// The driver roots to look through, best first: the one that was set, or all that are known.
 pub(super) fn candidates(args: &Args) -> Vec<DriverRoot> {
     let mount = args.container_driver_root.as_deref();
-    let known = DriverRoot::known(mount.unwrap_or(Path::new("/")));
+    let host_mount = host_mount(args);
+    let known = DriverRoot::known(host_mount.as_deref().unwrap_or(Path::new("/")));
     let Some(host) = &args.driver_root else { return known };
-    let local = mount.unwrap_or(host);
-    // A known root knows where its files belong in a container; any other is a whole system.
-    let container = known.into_iter().find(|root| root.host() == *host).map(|root| root.container().to_owned());
-    vec![DriverRoot::new(host, local).appearing_at(container.unwrap_or_else(|| "/".into()))]
+    let known = known.into_iter().find(|root| root.host() == *host);
+    vec![match (host_mount, known) {
+        (Some(_), Some(known)) => known,
+        // What is not known is a whole system.
+        (Some(mount), None) => DriverRoot::new(host, below(&mount, host)),
+        // A known root knows where its files belong in a container.
+        (None, known) => DriverRoot::new(host, mount.unwrap_or(host))
+            .appearing_at(known.map_or_else(|| "/".into(), |known| known.container().to_owned())),
+    }]
 }
 
-/// Where this process sees the host's `/`, if it does.
+/// Where this process sees the host's `/`, if it does. What is mounted is that, or the driver root alone.
 pub(super) fn host_mount(args: &Args) -> Option<PathBuf> {
-    let is_host = args.driver_root.as_deref().is_none_or(|root| root == Path::new("/"));
-    is_host.then(|| args.container_driver_root.clone().unwrap_or_else(|| "/".into()))
+    let mount = args.container_driver_root.as_deref();
+    let is_host = args.driver_root.as_deref().is_none_or(|root| {
+        // The driver may not be there yet, but a kubelet is.
+        let has = |path: &Path| mount.is_some_and(|mount| below(mount, path).is_dir());
+        root == Path::new("/") || has(root) || has(&args.kubelet_root)
+    });
+    is_host.then(|| mount.unwrap_or(Path::new("/")).to_owned())
+}
+
+fn below(mount: &Path, path: &Path) -> PathBuf {
+    mount.join(path.strip_prefix("/").unwrap_or(path))
 }
 
 // === impl NvmlLibrary ===
@@ -97,6 +112,22 @@ mod tests {
         assert_eq!(mounted, [root("/run/nvidia/driver", "/driver-root", "/")]);
         let gke = roots(&["--driver-root=/home/kubernetes/bin/nvidia"]);
         assert_eq!(gke[0].2, "/usr/local/nvidia", "a known root keeps its place in the container");
+    }
+
+    #[test]
+    fn a_driver_root_that_is_set_is_looked_for_below_the_mount_if_that_is_the_hosts() {
+        for (made, set, container) in [
+            ("opt/x", "/opt/x", "/"),
+            ("var/lib/kubelet", "/opt/x", "/"),
+            ("var/lib/kubelet", "/run/nvidia/driver", "/"),
+            ("home/kubernetes/bin/nvidia", "/home/kubernetes/bin/nvidia", "/usr/local/nvidia"),
+        ] {
+            let directory = tempfile::tempdir().unwrap();
+            std::fs::create_dir_all(directory.path().join(made)).unwrap();
+            let mount = directory.path().to_str().unwrap();
+            let found = roots(&[&format!("--driver-root={set}"), &format!("--container-driver-root={mount}")]);
+            assert_eq!(found, [root(set, &format!("{mount}{set}"), container)], "{made}");
+        }
     }
 
     #[test]

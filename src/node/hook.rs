@@ -3,7 +3,7 @@
 //! ```text
 //!  own              beside this program ──copied at start──▶ <plugin dir>/gpu-dra-hook      the same path on the host
 //!  nvidia-cdi-hook  --nvidia-cdi-hook-path, or a known place on the host
-//!  not chosen       own where it is beside this program, else none
+//!  not chosen       own where it is beside this program and the kernel is new enough for it, else none
 //! ```
 //!
 //! Specs of prepared claims name the hook, and live longer than this process. So the path never changes, a new version
@@ -15,7 +15,8 @@ use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::StatVfsMountFlags;
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags, StatVfsMountFlags, StatxFlags};
+use rustix::io::Errno;
 use tracing::{info, warn};
 
 use crate::args::{Containers, HookKind};
@@ -47,6 +48,8 @@ pub(super) struct Choice {
     nvidia: Option<PathBuf>,
     /// Where this process sees the host's `/`, if it does.
     host: Option<PathBuf>,
+    /// What our own needs and this kernel, which is that of all containers, does not have.
+    lacking: Option<&'static str>,
 }
 
 /// Why containers cannot start with the hook that was asked for.
@@ -60,6 +63,12 @@ pub(super) enum HookError {
     NotShipped {
         /// Beside this program.
         path: PathBuf,
+    },
+    /// The kernel is too old.
+    #[error("the plugin's hook needs Linux 5.8 or newer, and this kernel has no {lacking}: choose another --hook")]
+    Kernel {
+        /// What it does not have.
+        lacking: &'static str,
     },
     /// A mount option forbids to run it.
     #[error(
@@ -109,7 +118,7 @@ impl Choice {
     /// What the command line asks for.
     pub(super) fn new(args: Containers, host: Option<PathBuf>) -> Self {
         let Containers { hook, hook_directory: directory, nvidia_cdi_hook_path: nvidia, graphics: _ } = args;
-        Self { hook, directory, nvidia, host }
+        Self { hook, directory, nvidia, host, lacking: lacking() }
     }
 
     /// Finds or installs the hook.
@@ -124,25 +133,68 @@ impl Choice {
     }
 
     fn carry_out_beside(self, program: &Path, plugin_dir: &Path) -> Result<Hooks, HookError> {
-        let Self { hook, directory, nvidia, host } = self;
+        let Self { hook, directory, nvidia, host, lacking } = self;
         let shipped = program.with_file_name(NAME);
         let kind = hook.unwrap_or_else(|| {
-            if shipped.is_file() {
-                return HookKind::Own;
-            }
+            let why = match lacking {
+                _ if !shipped.is_file() => format!("{} is not there", shipped.display()),
+                Some(lacking) => format!("it needs Linux 5.8 or newer, and this kernel has no {lacking}"),
+                None => return HookKind::Own,
+            };
             warn!(
-                looked_at = %shipped.display(),
-                "the plugin's hook is not there: containers of another family than the host's have to set \
+                why,
+                "containers start without the plugin's hook: those of another family than the host's have to set \
                  LD_LIBRARY_PATH to $NVIDIA_CTK_LIBCUDA_DIR; --hook=none says that this is meant"
             );
             HookKind::None
         });
-        match kind {
-            HookKind::None => Ok(Hooks::None),
-            HookKind::Own => install(&shipped, directory.as_deref().unwrap_or(plugin_dir)).map(Hooks::Own),
-            HookKind::NvidiaCdiHook => find(nvidia, host.as_deref()).map(Hooks::Nvidia),
+        match (kind, lacking) {
+            (HookKind::None, _) => Ok(Hooks::None),
+            (HookKind::Own, Some(lacking)) => Err(HookError::Kernel { lacking }),
+            (HookKind::Own, None) => {
+                let path = install(&shipped, directory.as_deref().unwrap_or(plugin_dir))?;
+                if let Some(closed) = closed_above(&path, host.as_deref()) {
+                    warn!(
+                        directory = %closed.display(),
+                        "only its owner can reach the hook, so pods with `hostUsers: false` cannot start: if there are \
+                         any, set --hook-directory to a directory of the host that all can enter and that is mounted at \
+                         the same path here"
+                    );
+                }
+                Ok(Hooks::Own(path))
+            }
+            (HookKind::NvidiaCdiHook, _) => find(nvidia, host.as_deref()).map(Hooks::Nvidia),
         }
     }
+}
+
+/// What the hook does not do without: paths beneath a root, and telling one mount from another.
+fn lacking() -> Option<&'static str> {
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    let opened = rustix::fs::openat2(CWD, "/", flags, Mode::empty(), ResolveFlags::IN_ROOT);
+    // What else may be wrong here, as a filter of system calls, need not be so for a runtime.
+    if matches!(opened, Err(Errno::NOSYS | Errno::INVAL)) {
+        return Some("openat2");
+    }
+    let found = rustix::fs::statx(CWD, "/", AtFlags::empty(), StatxFlags::MNT_ID);
+    match found {
+        Err(Errno::NOSYS) => Some("statx"),
+        Ok(found) if found.stx_mask & StatxFlags::MNT_ID.bits() == 0 => Some("mount ids in statx"),
+        _ => None,
+    }
+}
+
+/// The first directory above a path that not everyone can enter. Runtimes run the hook as root of the container, and in a
+/// user namespace of its own that is nobody on the host.
+fn closed_above(path: &Path, host: Option<&Path>) -> Option<PathBuf> {
+    // Above what is mounted here are directories of this container, which say nothing.
+    let host = host.unwrap_or(Path::new("/"));
+    let is_closed = |directory: &&Path| {
+        let metadata = fs::metadata(host.join(directory.strip_prefix("/").unwrap_or(directory)));
+        metadata.is_ok_and(|metadata| metadata.permissions().mode() & 0o001 == 0)
+    };
+    let above: Vec<_> = path.ancestors().skip(1).collect();
+    above.into_iter().rev().find(is_closed).map(Path::to_owned)
 }
 
 /// Makes the installed hook be the shipped one. One that is already is not written.

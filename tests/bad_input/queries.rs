@@ -77,7 +77,7 @@ impl Bench {
 
     async fn discover(&self) -> Discovery {
         let [sys, proc, dev] = [self.host.sys(), self.host.proc(), self.host.dev()].map(Into::into);
-        let roots = Roots { sys, proc, dev, placeholders: true };
+        let roots = Roots { sys, proc, dev, other_devs: vec![], placeholders: true };
         let mut names = NameMap::load(self.directory.path()).unwrap();
         let discovery = discover(&self.session, &roots, &mut names, &mut Arc::default()).await.unwrap();
         check_slices(&discovery);

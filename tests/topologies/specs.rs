@@ -35,6 +35,7 @@ fn spec(host: &Host) -> Value {
         devices: Devices {
             local: host.dev().to_owned(),
             host: "/dev".into(),
+            elsewhere: DriverRoot::known(host.dir()).iter().filter_map(DriverRoot::dev).collect(),
             proc: host.proc().to_owned(),
             placeholders: true,
         },

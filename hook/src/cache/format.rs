@@ -44,12 +44,12 @@ const HWCAP_LEVEL: u64 = 0x3ff;
 /// The longest path that the kernel takes, with the zero at its end.
 const MAX_STRING_BYTES: usize = 4096;
 /// Strings can share bytes, so that a small file could describe more than fits in memory.
-const MAX_STRINGS_BYTES: usize = 8 << 20;
+const MAX_STRINGS_BYTES: usize = 32 << 20;
 
 // === impl Cache ===
 
 impl<'a> Cache<'a> {
-    /// Reads a cache; none if the loader could not use it, or it has only the table of 2001.
+    /// Reads a cache; none if any part of it is not as it should be.
     pub(super) fn parse(file: &'a [u8]) -> Option<Self> {
         let mut strings = Strings { bytes: file.get(start(file)?..)?, left: MAX_STRINGS_BYTES };
         let header = strings.bytes.get(..HEADER_BYTES)?.strip_prefix(MAGIC)?;
@@ -191,6 +191,11 @@ impl<'a> Pool<'a> {
             next
         })
     }
+}
+
+/// Whether the loader takes a file for a cache.
+pub(super) fn is_cache(file: &[u8]) -> bool {
+    file.starts_with(OLD_MAGIC) || file.starts_with(MAGIC)
 }
 
 /// Where the header is: at the beginning, or after the table of 2001.

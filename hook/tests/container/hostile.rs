@@ -215,16 +215,35 @@ fn a_device_without_end_is_not_read() {
 }
 
 #[test]
-fn any_damage_to_a_cache_leaves_one_that_works() {
-    let damages: [&[u8]; 4] = [b"", b"glibc-ld.so.cache1.1", b"ld.so-1.7.0\0\xff\xff\xff\xff", &[0xff; 5000]];
-    for damage in damages {
+fn a_file_that_no_loader_takes_for_a_cache_makes_way_for_one() {
+    let strangers: [&[u8]; 4] = [b"", b"\0", b"glibc-ld.so.cache2.0", &[0xff; 5000]];
+    for stranger in strangers {
         let scene = Scene::new();
-        scene.write("/etc/ld.so.cache", damage);
+        scene.write("/etc/ld.so.cache", stranger);
         works(&scene);
         let written = fs::read(scene.at("/etc/ld.so.cache")).unwrap();
         assert!(written.starts_with(b"glibc-ld.so.cache1.1"));
         assert!(written.windows(LINK.len()).any(|window| window == LINK.as_bytes()));
     }
+}
+
+#[test]
+fn a_cache_that_is_not_understood_is_not_replaced_by_one_without_the_images_libraries() {
+    let caches: [&[u8]; 3] =
+        [b"glibc-ld.so.cache1.1", b"ld.so-1.7.0\0\xff\xff\xff\xff", b"ld.so-1.7.0\0\0\0\0\0only the table of 2001"];
+    for cache in caches {
+        let scene = Scene::new();
+        scene.write("/etc/ld.so.cache", cache);
+        scene
+            .run(&ALL)
+            .fails("cannot add the driver to /etc/ld.so.cache: it is damaged, or of another kind of machine");
+        assert_eq!(fs::read(scene.at("/etc/ld.so.cache")).unwrap(), cache);
+    }
+    let scene = Scene::new();
+    scene.write("/etc/ld.so.cache", b"glibc-ld.so.cache1.1");
+    File::options().write(true).open(scene.at("/etc/ld.so.cache")).unwrap().set_len(1 << 40).unwrap();
+    scene.run(&ALL).fails("cannot add the driver to /etc/ld.so.cache: it has more than 16 MiB; run ldconfig when");
+    assert_eq!(scene.at("/etc/ld.so.cache").metadata().unwrap().len(), 1 << 40);
 }
 
 #[test]

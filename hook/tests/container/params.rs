@@ -83,6 +83,19 @@ fn a_module_that_makes_no_device_nodes_needs_no_mask() {
 }
 
 #[test]
+fn the_hook_of_a_second_claim_finds_the_mask_and_adds_none() {
+    if !is_root("mounting over /proc") {
+        return;
+    }
+    let (scene, module) = (scene(), Module::new("\nModifyDeviceFiles: 1\n"));
+    scene.write("/state", scene.state().as_bytes());
+    let then = "\"$@\" <\"$root/state\"; after=$(grep -c . /proc/self/mountinfo); \
+                echo $((after - $(cat \"$root/before\"))); grep -a Modify \"$root/proc/driver/nvidia/params\"";
+    let outcome = module.run(&scene, then);
+    assert_eq!(outcome.said, "1\nModifyDeviceFiles: 0\n");
+}
+
+#[test]
 fn without_the_kernel_module_there_is_nothing_to_mask() {
     let scene = Scene::new();
     scene.run(&["--mask-params"]).succeeds();

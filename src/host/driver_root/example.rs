@@ -4,6 +4,7 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{CWD, FileType, Mode};
 use tempfile::TempDir;
 
 use super::DriverRoot;
@@ -51,6 +52,13 @@ impl Tree {
         fs::write(path, bytes).unwrap();
     }
 
+    /// A socket that nobody serves.
+    pub(crate) fn socket(&self, relative: &str) {
+        let path = self.path.join(relative);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        rustix::fs::mknodat(CWD, path, FileType::Socket, Mode::from_raw_mode(0o666), 0).unwrap();
+    }
+
     fn fill(&self) {
         let libraries = "usr/lib/x86_64-linux-gnu";
         for library in ["libcuda", "libnvidia-ml", "libnvidia-ptxjitcompiler"] {
@@ -65,7 +73,7 @@ impl Tree {
             self.write(&format!("usr/lib/firmware/nvidia/{VERSION}/gsp_{chip}.bin"), b"");
         }
         symlink("usr/lib", self.path.join("lib")).unwrap();
-        self.write("run/nvidia-persistenced/socket", b"");
+        self.socket("run/nvidia-persistenced/socket");
     }
 }
 

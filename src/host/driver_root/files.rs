@@ -6,7 +6,7 @@
 use std::ffi::OsStr;
 use std::fs;
 use std::io;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use super::elf::{self, Elf};
@@ -328,7 +328,13 @@ impl DriverRoot {
             let paths = SOCKET_DIRECTORIES.iter().map(|directory| Path::new(directory).join(name));
             let found = paths.into_iter().find_map(|container| {
                 let path = relative(&container);
-                let real = self.resolve(&self.directory.join(path)).or_else(|| self.resolve(path))?;
+                // What a runtime made of a mount without a source is a directory.
+                let socket = |path: &Path| {
+                    let real = self.resolve(path)?;
+                    let metadata = fs::metadata(self.system_local.join(&real)).ok()?;
+                    metadata.file_type().is_socket().then_some(real)
+                };
+                let real = socket(&self.directory.join(path)).or_else(|| socket(path))?;
                 Some(Mapped { host: self.system_host.join(real), container })
             });
             match found {

@@ -40,7 +40,7 @@ impl Place {
 }
 
 fn nothing_said() -> Choice {
-    Choice { hook: None, directory: None, nvidia: None, host: Some("/".into()) }
+    Choice { hook: None, directory: None, nvidia: None, host: Some("/".into()), lacking: None }
 }
 
 fn said(hook: HookKind) -> Choice {
@@ -135,4 +135,31 @@ fn nvidias_hook_must_be_named_where_the_host_is_not_seen() {
     assert!(place.choose(choice(None)).unwrap_err().contains("set --nvidia-cdi-hook-path"));
     let path = PathBuf::from("/opt/nvidia-cdi-hook");
     assert_eq!(place.choose(choice(Some(path.clone()))), Ok(Hooks::Nvidia(path)));
+}
+
+#[test]
+fn a_kernel_that_is_too_old_for_the_hook_means_none_unless_it_was_asked_for() {
+    let place = Place::new();
+    place.ship("first");
+    let old = |choice| Choice { lacking: Some("openat2"), ..choice };
+    assert_eq!(place.choose(old(nothing_said())), Ok(Hooks::None));
+    assert!(!place.path("plugin/gpu-dra-hook").exists());
+    let error = place.choose(old(said(HookKind::Own))).unwrap_err();
+    let expected = "the plugin's hook needs Linux 5.8 or newer, and this kernel has no openat2: choose another --hook";
+    assert_eq!(error, expected);
+    assert_eq!(lacking(), None, "the tests run on a newer one");
+}
+
+#[test]
+fn a_directory_that_only_its_owner_enters_is_told_as_the_host_has_it() {
+    let place = Place::new();
+    let hook = Path::new("/kubelet/plugins/gpu-dra-hook");
+    fs::create_dir_all(place.path("kubelet/plugins")).unwrap();
+    let mode = |path, mode| fs::set_permissions(place.path(path), fs::Permissions::from_mode(mode)).unwrap();
+    mode("", 0o755);
+    mode("kubelet", 0o711);
+    assert_eq!(closed_above(hook, Some(&place.path(""))), None);
+    mode("kubelet", 0o750);
+    assert_eq!(closed_above(hook, Some(&place.path(""))), Some("/kubelet".into()));
+    assert_eq!(closed_above(hook, None), None, "another machine's");
 }

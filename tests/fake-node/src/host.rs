@@ -60,6 +60,7 @@ pub struct Host {
     sys: Tree,
     proc: Tree,
     dev: Tree,
+    driver_dev: Tree,
     driver: DriverRoot,
     driver_version: String,
     device_nodes: DeviceNodes,
@@ -146,13 +147,14 @@ impl HostBuilder {
         let (sys, proc, dev) = (Tree::new(dir.join("sys")), Tree::new(dir.join("proc")), Tree::new(dir.join("dev")));
         sysfs::build(&sys, &topology, layout, drm)?;
         procfs::build(&proc, &topology)?;
-        let device_nodes = devfs::build(&dev, &topology, drm)?;
+        let driver_dev = Tree::new(dir.join(layout.dev()));
+        let device_nodes = devfs::build(&dev, &driver_dev, &topology, drm)?;
         // Where people look for it, whatever the layout.
         tree.link("nvml", Path::new(layout.root()).join(layout.libraries()).join(driver_root::STATE))?;
         for name in ["var/run", "kubelet/plugins", "kubelet/plugins_registry"] {
             tree.dir(name)?;
         }
-        Ok(Host { dir, topology, node, sys, proc, dev, driver, driver_version, device_nodes })
+        Ok(Host { dir, topology, node, sys, proc, dev, driver_dev, driver, driver_version, device_nodes })
     }
 }
 
@@ -252,14 +254,14 @@ impl Host {
         self.add_node(&devfs::gpu_node(minor), DRIVER_MAJOR, minor)
     }
 
-    /// Makes any node, by its name below `/dev`, readable and writable for all.
+    /// Makes any node of the driver, by its name below `/dev`, readable and writable for all.
     pub fn add_node(&self, name: &str, major: u32, minor: u32) -> Result<(), Error> {
-        self.device_nodes.add(&self.dev, name, major, minor, 0o666)
+        self.device_nodes.add(&self.driver_dev, name, major, minor, 0o666)
     }
 
-    /// Removes any node, by its name below `/dev`.
+    /// Removes any node of the driver, by its name below `/dev`.
     pub fn remove_node(&self, name: &str) -> Result<(), Error> {
-        self.dev.remove(name)
+        self.driver_dev.remove(name)
     }
 
     /// Moves a GPU, by index, to another NUMA node in `/sys`; -1 makes its node unknown.

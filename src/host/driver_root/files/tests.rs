@@ -91,6 +91,15 @@ fn optional_files_are_found_or_reported_absent() {
 }
 
 #[test]
+fn what_a_runtime_left_in_the_place_of_a_socket_is_none() {
+    let tree = Tree::debian();
+    fs::create_dir_all(tree.path().join("run/nvidia-fabricmanager/socket")).unwrap();
+    let files = find(&tree);
+    assert_eq!(files.sockets.len(), 1);
+    assert!(files.absent.contains(&"nvidia-fabricmanager/socket"));
+}
+
+#[test]
 fn a_program_that_nobody_may_run_is_absent() {
     let tree = Tree::debian();
     let path = tree.path().join("usr/bin/nvidia-smi");

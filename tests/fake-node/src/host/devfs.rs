@@ -76,12 +76,15 @@ impl DeviceNodes {
     }
 }
 
-/// Writes the whole of `/dev`.
-pub(super) fn build(dev: &Tree, topology: &Topology, drm: bool) -> Result<DeviceNodes, Error> {
+/// Writes the whole of `/dev`, and the driver's nodes where those are.
+pub(super) fn build(dev: &Tree, driver: &Tree, topology: &Topology, drm: bool) -> Result<DeviceNodes, Error> {
     dev.dir("")?;
+    driver.dir("")?;
     let kind = DeviceNodes::probe(dev)?;
     for Node { name, major, minor, mode } in nodes(topology, drm) {
-        kind.add(dev, &name, major, minor, mode)?;
+        // The kernel itself makes those of DRM.
+        let tree = if name.starts_with("dri/") { dev } else { driver };
+        kind.add(tree, &name, major, minor, mode)?;
     }
     if drm {
         for (index, gpu) in topology.gpus.iter().enumerate() {

@@ -52,6 +52,11 @@ impl Layout {
         }
     }
 
+    /// Where the driver's own device nodes are, from the root of the machine. A driver container has a `/dev` of its own.
+    pub(super) fn dev(self) -> &'static str {
+        if self == Self::GpuOperator { "run/nvidia/driver/dev" } else { "dev" }
+    }
+
     /// Whether the driver root is a whole system, whose `/bin`, `/sbin`, `/lib` and `/lib64` are links into `/usr`.
     pub(super) fn is_system(self) -> bool {
         matches!(self, Self::Debian | Self::Rhel | Self::GpuOperator | Self::Bottlerocket)
