@@ -31,7 +31,7 @@ mod watching;
 
 use std::time::Duration;
 
-use http::Method;
+use http::{Method, StatusCode};
 use serde_json::Value;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
@@ -225,7 +225,12 @@ impl Publisher {
             let is_loss = match self.send(version, change, true).await {
                 Ok(answer) => self.known.answered(slice, slices::lost(change.body(), &answer)),
                 Err(error) if self.known.loses(known::refused(slice, &error)) => true,
-                // An admission webhook may not know dry runs; all else the write will meet as well.
+                // An admission webhook knows no dry runs. It refuses the others as well, and the writes will tell.
+                Err(error) if error.code() == Some(StatusCode::BAD_REQUEST) => {
+                    self.known.dry_run_refused();
+                    return Ok(false);
+                }
+                // The write will meet it as well.
                 Err(error) if error.is_unfit() => false,
                 Err(error) => return Err(error),
             };

@@ -210,6 +210,13 @@ async fn where_a_webhook_knows_no_dry_runs_the_answer_to_the_write_tells() {
         // The slice of the counters comes back empty, and the devices are not sent before that is known.
         assert_eq!((state.count("POST /apis/resource"), state.count("PUT"), generations(state)), (2, 1, vec![2, 2]));
     });
+    // Only writes could ask again, so nobody does.
+    let before = fake.look(State::writes);
+    for _ in 0..24 {
+        hours(1).await;
+        fake.change(State::cut_watches);
+    }
+    assert_eq!((fake.look(State::writes), rig.without()), (before, [0, 1, 0]));
 }
 
 #[tokio::test(start_paused = true)]
