@@ -15,6 +15,9 @@
 //! nothing, and every answer to a write is compared with what was sent. What is lost changes what is wanted
 //! ([`fallback`]), and the next look begins at once.
 //!
+//! A pause ends early when something else is wanted: a taint must not wait for the end of a quarrel about something else.
+//! Only the time that the server itself asks for is kept.
+//!
 //! There is no cache to be stale: every decision is made on a list that is as new as the server has it, and a pool
 //! counts as accepted when such a list shows nothing left to do. The watch only says when to look again, and starts
 //! where the list ended: whatever it reports was done by somebody else.
@@ -34,7 +37,7 @@ use std::time::Duration;
 use http::{Method, StatusCode};
 use serde_json::Value;
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::request::RequestError;
 use super::slices::{self, Adopted, Change, Owner, Plan};
@@ -53,6 +56,9 @@ use watching::Wake;
 
 /// A watch without an event for so long means that whoever disturbed us has stopped.
 const QUIET: Duration = Duration::from_secs(60);
+
+/// Who touches our slices at most so often, and leaves nothing to repair, is no reason to be slow with the next repair.
+const HARMLESS: Duration = Duration::from_secs(5);
 
 /// Publishes the pool of one node.
 pub struct Publisher {
@@ -117,6 +123,8 @@ impl Publisher {
         let mut disturbances = Pauses::new(AFTER_DISTURBANCE);
         // Whether this very pool was written, or somebody else was faster, and it was not found settled since.
         let (mut just_written, mut just_raced) = (false, false);
+        // Whether our slices were touched, by somebody who may mean no harm.
+        let mut touched = false;
         while let Ok(changed) = self.wanted.has_changed() {
             just_written &= !changed;
             let wanted = self.wanted.borrow_and_update().clone();
@@ -129,14 +137,18 @@ impl Publisher {
                 Ok(Look::Settled { version, resource_version, generation }) => {
                     (just_written, just_raced) = (false, false);
                     errors = Pauses::new(AFTER_ERROR);
+                    if std::mem::take(&mut touched) {
+                        disturbances = Pauses::new(AFTER_DISTURBANCE);
+                    }
                     self.report.accepted(generation);
                     (version, resource_version)
                 }
                 Ok(Look::Written) => {
+                    touched = false;
                     // What was written a moment ago should be right now. If not, somebody is at it.
                     if just_written {
                         self.report.contested().await;
-                        sleep(disturbances.next()).await;
+                        self.pause(disturbances.next()).await;
                     }
                     just_written = true;
                     continue;
@@ -148,17 +160,17 @@ impl Publisher {
                 Ok(Look::Throttled(pause)) => {
                     just_written = false;
                     self.report.throttled(pause).await;
-                    sleep(pause).await;
+                    self.pause(pause).await;
                     continue;
                 }
                 Err(error) if error.is_race() && !just_written && !just_raced => {
                     just_raced = true;
-                    sleep(disturbances.next()).await;
+                    self.pause(disturbances.next()).await;
                     continue;
                 }
                 Err(error) => {
                     self.report.failed(&error).await;
-                    sleep(errors.after(&error)).await;
+                    self.pause_after(&error, &mut errors).await;
                     continue;
                 }
             };
@@ -173,7 +185,10 @@ impl Publisher {
             }
             match wake {
                 Ok(Wake::WantedChanged) => {}
-                Ok(Wake::Disturbed) => sleep(disturbances.next()).await,
+                Ok(Wake::Disturbed) => {
+                    touched = start.elapsed() >= HARMLESS;
+                    self.pause(disturbances.next()).await;
+                }
                 // The Node too is looked at from time to time. Created anew it has another UID, and the cluster is about
                 // to delete what belonged to the old one.
                 Ok(Wake::Expired) => {
@@ -183,17 +198,29 @@ impl Publisher {
                 Ok(Wake::Ended) => {
                     self.known.watch_ended();
                     self.cluster.negotiated.forget(version);
-                    sleep(broken_watches.next()).await;
+                    self.pause(broken_watches.next()).await;
                 }
                 Err(error) => {
                     // The slices were right a moment ago; whether they still are is for the next look to say.
                     tracing::warn!(error = &error as &dyn std::error::Error, "the watch of ResourceSlices broke");
                     self.known.watch_ended();
                     self.cluster.negotiated.forget(version);
-                    sleep(broken_watches.after(&error)).await;
+                    self.pause_after(&error, &mut broken_watches).await;
                 }
             }
         }
+    }
+
+    /// Waits, but not while something else is wanted. That it is wanted is left for the next look to find.
+    async fn pause(&self, pause: Duration) {
+        let _ = timeout(pause, self.wanted.clone().changed()).await;
+    }
+
+    /// The same, but as long as the server asks for in any case.
+    async fn pause_after(&self, error: &RequestError, pauses: &mut Pauses) {
+        let (asked, pause) = (pauses::asked_for(error), pauses.next());
+        sleep(asked).await;
+        self.pause(pause.saturating_sub(asked)).await;
     }
 
     /// Compares what is there with what should be, and writes the difference.

@@ -30,9 +30,9 @@ impl Pauses {
     pub(super) fn next(&mut self) -> Duration {
         self.0.next().unwrap_or(AFTER_ERROR[1])
     }
+}
 
-    /// The next one, and longer if the server asks for it.
-    pub(super) fn after(&mut self, error: &RequestError) -> Duration {
-        self.next().max(error.retry_after().unwrap_or_default().min(MAX_RETRY_AFTER))
-    }
+/// How long the server asks to be left alone, within reason.
+pub(super) fn asked_for(error: &RequestError) -> Duration {
+    error.retry_after().unwrap_or_default().min(MAX_RETRY_AFTER)
 }

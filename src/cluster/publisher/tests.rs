@@ -262,12 +262,14 @@ async fn a_node_created_anew_becomes_the_owner_even_if_the_cluster_is_slow_to_de
     let fake = Fake::new();
     let mut rig = Rig::start(&fake, Some(a_pool()));
     rig.accepted().await;
+    let start = Instant::now();
     fake.change(|state| state.node_uid = "node-uid-2".into());
     fake.until(|state| {
         let slice = state.slices.values().next().unwrap();
         slice["metadata"]["ownerReferences"][0]["uid"] == "node-uid-2"
     })
     .await;
+    assert!(start.elapsed() < Duration::from_secs(7 * 60), "{:?}", start.elapsed());
     fake.look(|state| assert_eq!((state.writes(), generations(state)), (2, vec![1])));
 }
 
@@ -334,6 +336,63 @@ async fn a_server_that_asks_for_patience_gets_it_within_reason() {
     assert!(fake.look(|state| state.events.is_empty()), "a server that is busy gets no Events");
     fake.on_request(|_, _| None);
     rig.accepted().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pause_ends_when_something_else_is_wanted_unless_the_server_asked_for_it() {
+    let refusals: [(u16, &'static [(&str, &str)]); 2] = [(422, &[]), (429, &[("retry-after", "50")])];
+    for (code, headers) in refusals {
+        let fake = Fake::new();
+        fake.on_request(move |_, line| {
+            line.starts_with("POST /apis/resource").then_some(Fault::Answer { code, headers, body: "no" })
+        });
+        let mut rig = Rig::start(&fake, Some(a_pool()));
+        hours(1).await;
+        let before = fake.look(State::writes);
+        fake.until(|state| state.writes() > before).await;
+        sleep(Duration::from_millis(500)).await;
+        fake.on_request(|_, _| None);
+        let start = Instant::now();
+        rig.wanted.send_replace(Some(pool(&[&[5]])));
+        rig.shows(&["gpu-5"]).await;
+        let seconds = if headers.is_empty() { 0..1 } else { 49..51 };
+        assert!(seconds.contains(&start.elapsed().as_secs()), "{code}: {:?}", start.elapsed());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn new_wishes_while_the_server_refuses_make_no_more_writes_than_the_budget_has() {
+    let fake = Fake::new();
+    fake.on_request(|_, line| {
+        line.starts_with("POST /apis/resource").then_some(Fault::Answer { code: 422, headers: &[], body: "no" })
+    });
+    let rig = Rig::start(&fake, Some(a_pool()));
+    for number in 0..600 {
+        sleep(Duration::from_secs(1)).await;
+        rig.wanted.send_replace(Some(pool(&[&[number % 50]])));
+    }
+    let writes = fake.look(State::writes);
+    assert!((100..=11 * 18).contains(&writes), "{writes} writes in ten minutes");
+}
+
+#[tokio::test(start_paused = true)]
+async fn somebody_who_labels_slices_all_the_time_does_not_slow_their_repair() {
+    let fake = Fake::new();
+    let mut rig = Rig::start(&fake, Some(a_pool()));
+    rig.accepted().await;
+    for round in 0..90 {
+        sleep(Duration::from_secs(40)).await;
+        fake.change(|state| {
+            let (name, mut slice) = state.slices.first_key_value().map(|(k, v)| (k.clone(), v.clone())).unwrap();
+            slice["metadata"]["labels"] = json!({ "round": round.to_string() });
+            state.store(&name, slice);
+        });
+    }
+    sleep(Duration::from_secs(20)).await;
+    let start = Instant::now();
+    fake.change(State::wipe);
+    rig.shows(&["gpu-0", "gpu-1"]).await;
+    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
 }
 
 #[tokio::test(start_paused = true)]
@@ -437,9 +496,11 @@ async fn a_watch_that_reports_nothing_is_made_up_for_by_listing() {
     let mut rig = Rig::start(&fake, Some(a_pool()));
     rig.accepted().await;
     sleep(Duration::from_secs(1)).await;
+    let start = Instant::now();
     // Gone without an event.
     fake.change(|state| state.slices.clear());
     rig.shows(&["gpu-0", "gpu-1"]).await;
+    assert!(start.elapsed() < Duration::from_secs(7 * 60), "{:?}", start.elapsed());
 }
 
 #[tokio::test(start_paused = true)]

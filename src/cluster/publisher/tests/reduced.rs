@@ -261,7 +261,10 @@ async fn a_server_that_keeps_all_after_an_upgrade_gets_all() {
     let fake = server(drop_all, refuse_hollow);
     let mut rig = Rig::start(&fake, Some(pool_with_extras()));
     rig.accepted().await;
-    sleep(Duration::from_secs(11 * 60)).await;
+    // A watch that is about to end anyway would tell nothing.
+    sleep(Duration::from_secs(9 * 60)).await;
+    fake.change(State::cut_watches);
+    sleep(Duration::from_secs(2 * 60)).await;
     fake.change(|state| {
         upgrade(state);
         state.cut_watches();
