@@ -37,7 +37,7 @@ use std::time::Duration;
 use http::{Method, StatusCode};
 use serde_json::Value;
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::Instant;
 
 use super::request::RequestError;
 use super::slices::{self, Adopted, Change, Owner, Plan};
@@ -148,7 +148,7 @@ impl Publisher {
                     // What was written a moment ago should be right now. If not, somebody is at it.
                     if just_written {
                         self.report.contested().await;
-                        self.pause(disturbances.next()).await;
+                        disturbances.pause(&self.wanted).await;
                     }
                     just_written = true;
                     continue;
@@ -160,17 +160,17 @@ impl Publisher {
                 Ok(Look::Throttled(pause)) => {
                     just_written = false;
                     self.report.throttled(pause).await;
-                    self.pause(pause).await;
+                    pauses::pause(pause, &self.wanted).await;
                     continue;
                 }
                 Err(error) if error.is_race() && !just_written && !just_raced => {
                     just_raced = true;
-                    self.pause(disturbances.next()).await;
+                    disturbances.pause(&self.wanted).await;
                     continue;
                 }
                 Err(error) => {
                     self.report.failed(&error).await;
-                    self.pause_after(&error, &mut errors).await;
+                    errors.pause_after(&error, &self.wanted).await;
                     continue;
                 }
             };
@@ -187,7 +187,7 @@ impl Publisher {
                 Ok(Wake::WantedChanged) => {}
                 Ok(Wake::Disturbed) => {
                     touched = start.elapsed() >= HARMLESS;
-                    self.pause(disturbances.next()).await;
+                    disturbances.pause(&self.wanted).await;
                 }
                 // The Node too is looked at from time to time. Created anew it has another UID, and the cluster is about
                 // to delete what belonged to the old one.
@@ -198,29 +198,17 @@ impl Publisher {
                 Ok(Wake::Ended) => {
                     self.known.watch_ended();
                     self.cluster.negotiated.forget(version);
-                    self.pause(broken_watches.next()).await;
+                    broken_watches.pause(&self.wanted).await;
                 }
                 Err(error) => {
                     // The slices were right a moment ago; whether they still are is for the next look to say.
                     tracing::warn!(error = &error as &dyn std::error::Error, "the watch of ResourceSlices broke");
                     self.known.watch_ended();
                     self.cluster.negotiated.forget(version);
-                    self.pause_after(&error, &mut broken_watches).await;
+                    broken_watches.pause_after(&error, &self.wanted).await;
                 }
             }
         }
-    }
-
-    /// Waits, but not while something else is wanted. That it is wanted is left for the next look to find.
-    async fn pause(&self, pause: Duration) {
-        let _ = timeout(pause, self.wanted.clone().changed()).await;
-    }
-
-    /// The same, but as long as the server asks for in any case.
-    async fn pause_after(&self, error: &RequestError, pauses: &mut Pauses) {
-        let (asked, pause) = (pauses::asked_for(error), pauses.next());
-        sleep(asked).await;
-        self.pause(pause.saturating_sub(asked)).await;
     }
 
     /// Compares what is there with what should be, and writes the difference.

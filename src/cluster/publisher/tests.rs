@@ -2,7 +2,7 @@ mod reduced;
 
 use serde_json::json;
 use tokio::task::JoinHandle;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use super::*;
 use crate::cluster::fake::{Fake, Fault, PATIENCE, State};
@@ -466,6 +466,29 @@ async fn what_the_server_refuses_is_the_reason_and_is_not_hammered() {
     assert!(rig.writes(Verb::create, Outcome::refused) > 1);
     fake.on_request(|_, _| None);
     rig.accepted().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refusal_is_no_news_because_the_server_made_up_another_name() {
+    let fake = Fake::new();
+    fake.change(|state| state.refuse = |_| Some("spec.devices[0].name: Invalid value".into()));
+    let mut rig = Rig::start(&fake, Some(a_pool()));
+    fake.until(|state| state.events.len() == 1).await;
+    rig.published.mark_unchanged();
+    hours(1).await;
+    assert!(!rig.published.has_changed().unwrap(), "{:?}", rig.published.borrow());
+    assert_eq!(fake.look(|state| state.count("POST /apis/events") + state.count("PATCH")), 1);
+    assert!(fake.look(State::writes) > 30);
+    // Another refusal is news, though the Event about the first is not a minute old.
+    fake.change(|state| state.refuse = |_| Some("spec.pool.name: Invalid value".into()));
+    fake.until(|state| state.events.len() == 2).await;
+    fake.change(|state| state.refuse = |_| Some("spec.driver: Invalid value".into()));
+    rig.wanted.send_replace(Some(pool(&[&[5]])));
+    fake.until(|state| state.events.len() == 3).await;
+    let notes = fake.look(|state| state.events.iter().map(|event| event["note"].to_string()).collect::<Vec<_>>());
+    for (note, field) in notes.iter().zip(["devices[0].name", "pool.name", "spec.driver"]) {
+        assert!(note.contains(field), "{field}: {notes:?}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

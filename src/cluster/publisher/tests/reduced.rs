@@ -324,6 +324,29 @@ async fn a_device_that_recovers_is_offered_again_and_each_illness_is_told() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn each_device_that_is_withdrawn_is_told_even_within_a_minute_and_when_an_event_was_not_taken() {
+    let fake = server(drop_taints, |_| None);
+    let mut wanted = pool_with_extras();
+    let mut rig = Rig::start(&fake, Some(wanted.clone()));
+    fake.until(|state| state.events.len() == 1).await;
+    rig.accepted().await;
+    wanted.slices[1].devices[2].taints = wanted.slices[1].devices[3].taints.clone();
+    rig.wanted.send_replace(Some(wanted));
+    rig.shows(&["gpu-0", "gpu-0-mig-0"]).await;
+    fake.on_request(|state, line| {
+        (line.starts_with("POST /apis/events") && state.count("POST /apis/events") == 2).then_some(Fault::Refuse)
+    });
+    let start = Instant::now();
+    fake.until(|state| state.events.len() == 2).await;
+    assert!(start.elapsed() < Duration::from_secs(15 * 60), "{:?}", start.elapsed());
+    let notes = fake.look(|state| [0, 1].map(|event| state.events[event]["note"].as_str().unwrap().to_owned()));
+    assert!(notes[0].ends_with("not offered: gpu-2"), "{notes:?}");
+    assert!(notes[1].ends_with("not offered: gpu-1, gpu-2"), "{notes:?}");
+    hours(1).await;
+    assert_eq!(fake.look(|state| state.count("POST /apis/events") + state.count("PATCH")), 3, "and then no more");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_refusal_of_something_else_takes_nothing_away() {
     let fake = server(|_| {}, |_| Some("spec.devices[0].attributes[profile]: Too long: sharedCounters".into()));
     let mut rig = Rig::start(&fake, Some(pool_with_extras()));
