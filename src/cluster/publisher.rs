@@ -15,8 +15,7 @@
 //! nothing, and every answer to a write is compared with what was sent. What is lost changes what is wanted
 //! ([`fallback`]), and the next look begins at once.
 //!
-//! A pause ends early when something else is wanted: a taint must not wait for the end of a quarrel about something else.
-//! Only the time that the server itself asks for is kept.
+//! A pause ends early when something else is wanted, so that no taint waits; what the server itself asks for is kept.
 //!
 //! There is no cache to be stale: every decision is made on a list that is as new as the server has it, and a pool
 //! counts as accepted when such a list shows nothing left to do. The watch only says when to look again, and starts
@@ -117,7 +116,12 @@ impl Publisher {
     }
 
     /// Runs until the sender of the wanted pool is gone. May be dropped at any time: the next one continues.
-    pub async fn run(mut self) {
+    pub async fn run(self) {
+        let overdue = self.report.overdue();
+        tokio::select! { () = self.work() => {}, () = overdue => {} }
+    }
+
+    async fn work(mut self) {
         let mut errors = Pauses::new(AFTER_ERROR);
         let mut broken_watches = Pauses::new(AFTER_ERROR);
         let mut disturbances = Pauses::new(AFTER_DISTURBANCE);
@@ -129,10 +133,10 @@ impl Publisher {
             just_written &= !changed;
             let wanted = self.wanted.borrow_and_update().clone();
             let Some(pool) = wanted else {
-                let _ = self.wanted.changed().await;
+                let _ = self.wanted.clone().changed().await;
                 continue;
             };
-            self.report.wanted();
+            self.report.wanted(changed);
             let (version, resource_version) = match self.look(&pool).await {
                 Ok(Look::Settled { version, resource_version, generation }) => {
                     (just_written, just_raced) = (false, false);
@@ -175,7 +179,7 @@ impl Publisher {
                 }
             };
             let start = Instant::now();
-            let wake = watching::wait(&self.cluster, &mut self.wanted, version, &resource_version).await;
+            let wake = watching::wait(&self.cluster, self.wanted.clone(), version, &resource_version).await;
             if start.elapsed() >= QUIET {
                 disturbances = Pauses::new(AFTER_DISTURBANCE);
             }

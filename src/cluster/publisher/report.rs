@@ -5,6 +5,7 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::sync::watch;
+use tokio::time::{Instant, timeout_at};
 
 use super::metrics::Metrics;
 use crate::cluster::node_events::NodeEvents;
@@ -44,6 +45,12 @@ const UNKNOWN: &str = "the node's devices are not known yet";
 /// As long as nothing has come back.
 const UNDER_WAY: &str = "the API server has not answered yet";
 
+/// Once something else is wanted for longer than [`SOON`].
+const BEING_WRITTEN: &str = "ResourceSlices are being written";
+
+/// What is wanted is accepted so soon, as a rule, and readiness says nothing of it.
+const SOON: Duration = Duration::from_secs(5);
+
 /// Two plugins with one driver name on one node, an admission webhook, or a controller that means well.
 const CONTESTED: &str = "what is written is changed or deleted at once; who else writes ResourceSlices of this driver \
                          and node?";
@@ -60,6 +67,8 @@ const WITHOUT_TAINTS: &str = "taints (DRADeviceTaints), so devices that must not
 /// Tells them.
 pub(super) struct Report {
     published: watch::Sender<Published>,
+    /// Since when something else is wanted than was accepted.
+    pending: watch::Sender<Option<Instant>>,
     metrics: Metrics,
     events: NodeEvents,
     trouble: Said,
@@ -80,14 +89,16 @@ struct Said {
 impl Report {
     pub(super) fn new(metrics: Metrics, [events, reductions]: [NodeEvents; 2]) -> (Self, watch::Receiver<Published>) {
         let (published, receiver) = watch::channel(Published::Never { reason: UNKNOWN.to_owned() });
-        (
-            Self { published, metrics, events, trouble: Said::default(), reduced: (Said::default(), reductions) },
-            receiver,
-        )
+        let reduced = (Said::default(), reductions);
+        let pending = watch::Sender::new(None);
+        (Self { published, pending, metrics, events, trouble: Said::default(), reduced }, receiver)
     }
 
-    /// From now on something is wanted.
-    pub(super) fn wanted(&self) {
+    /// From now on something is wanted, and something else if it has changed.
+    pub(super) fn wanted(&self, has_changed: bool) {
+        if has_changed {
+            self.pending.send_if_modified(|since| since.is_none() && since.replace(Instant::now()).is_none());
+        }
         self.published.send_if_modified(|published| match published {
             Published::Never { reason } if reason == UNKNOWN => {
                 UNDER_WAY.clone_into(reason);
@@ -97,9 +108,30 @@ impl Report {
         });
     }
 
+    /// Takes readiness back while something else is wanted and not accepted soon. To be run beside the work, which may
+    /// be held up by a request.
+    pub(super) fn overdue(&self) -> impl Future<Output = ()> + use<> {
+        let (published, mut pending) = (self.published.clone(), self.pending.subscribe());
+        async move {
+            while let Ok(since) = pending.wait_for(Option::is_some).await.map(|since| *since) {
+                let at = since.map_or_else(Instant::now, |since| since + SOON);
+                if timeout_at(at, pending.wait_for(|now| *now != since)).await.is_err() {
+                    published.send_if_modified(|published| {
+                        let Published::Accepted { generation, .. } = *published else { return false };
+                        let (reason, since) = (BEING_WRITTEN.to_owned(), SystemTime::now());
+                        *published = Published::Failing { reason, since, generation };
+                        true
+                    });
+                    let _ = pending.wait_for(|now| *now != since).await;
+                }
+            }
+        }
+    }
+
     /// The slices were found to be as wanted.
     pub(super) fn accepted(&mut self, generation: u64) {
         self.trouble = Said::default();
+        self.pending.send_replace(None);
         let now = SystemTime::now();
         let news = self.published.send_if_modified(|published| {
             if matches!(published, Published::Accepted { generation: known, .. } if *known == generation) {

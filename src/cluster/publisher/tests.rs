@@ -431,6 +431,32 @@ async fn an_outage_of_hours_ends_by_itself() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_was_accepted_counts_for_a_few_seconds_when_something_else_is_wanted() {
+    let fake = Fake::new();
+    let mut rig = Rig::start(&fake, Some(a_pool()));
+    rig.accepted().await;
+    hours(1).await;
+    rig.published.mark_unchanged();
+    rig.wanted.send_replace(Some(pool(&[&[5]])));
+    fake.until(|state| shown(state) == ["gpu-5"]).await;
+    sleep(Duration::from_secs(60)).await;
+    assert!(!rig.published.has_changed().unwrap(), "accepted soon: {:?}", rig.published.borrow());
+
+    fake.on_request(|_, line| line.starts_with("PUT").then_some(Fault::Hang));
+    rig.wanted.send_replace(Some(pool(&[&[6]])));
+    sleep(Duration::from_secs(4)).await;
+    assert!(!rig.published.has_changed().unwrap(), "{:?}", rig.published.borrow());
+    sleep(Duration::from_secs(2)).await;
+    let status = rig.published.borrow().clone();
+    assert!(matches!(&status, Published::Failing { reason, .. } if reason.contains("being written")), "{status:?}");
+    sleep(Duration::from_secs(4)).await;
+    let status = rig.published.borrow().clone();
+    assert!(matches!(&status, Published::Failing { reason, .. } if reason.contains("in time")), "{status:?}");
+    fake.on_request(|_, _| None);
+    rig.shows(&["gpu-6"]).await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_lost_race_is_run_again_and_is_no_failure() {
     let fake = Fake::new();
     let mut rig = Rig::start(&fake, Some(a_pool()));
