@@ -39,7 +39,7 @@ pub(crate) struct State {
     pub(crate) slices: BTreeMap<String, Value>,
     /// By path below the version.
     pub(crate) claims: BTreeMap<String, Value>,
-    /// Events, as created.
+    /// Events, as they are after the last repeat.
     pub(crate) events: Vec<Value>,
     /// `METHOD path` of every request, without the query; dry runs begin with `DRY`.
     pub(crate) log: Vec<String>,
@@ -207,9 +207,18 @@ impl State {
         if path == format!("/api/v1/nodes/{NODE}") {
             return Reply::Whole(200, json!({"metadata": {"uid": self.node_uid}}));
         }
-        if path == "/apis/events.k8s.io/v1/namespaces/default/events" {
-            self.events.push(body.clone());
-            return Reply::Whole(201, body);
+        if let Some(name) = path.strip_prefix("/apis/events.k8s.io/v1/namespaces/default/events") {
+            if *method == Method::POST {
+                self.events.push(body.clone());
+                return Reply::Whole(201, body);
+            }
+            let mut events = self.events.iter_mut();
+            let Some(event) = events.find(|event| event["metadata"]["name"] == name.trim_start_matches('/')) else {
+                return status(404, name);
+            };
+            // The patches are whole Events, notes included.
+            event.clone_from(&body);
+            return Reply::Whole(200, body);
         }
         let below = path.strip_prefix("/apis/resource.k8s.io/").and_then(|rest| rest.split_once('/'));
         let Some((version, below)) = below.filter(|(version, _)| self.served.contains(version)) else {
@@ -224,7 +233,7 @@ impl State {
             Method::POST => {
                 assert_eq!(body["apiVersion"], format!("resource.k8s.io/{version}"));
                 let prefix = body["metadata"]["generateName"].as_str().unwrap().to_owned();
-                self.write(&format!("{prefix}{:05}", self.version), query, body, 201)
+                self.write(&format!("{prefix}{:05}", self.log.len()), query, body, 201)
             }
             _ => {
                 let Some(stored) = self.slices.get(name) else { return status(404, name) };
@@ -246,6 +255,7 @@ impl State {
     fn write(&mut self, name: &str, query: &str, mut slice: Value, code: u16) -> Reply {
         (self.mutate)(&mut slice);
         if let Some(message) = (self.refuse)(&slice) {
+            let message = format!("ResourceSlice.resource.k8s.io \"{name}\" is invalid: {message}");
             return Reply::Whole(422, json!({"code": 422, "message": message, "details": {"name": name}}));
         }
         if query.contains("dryRun=All") {

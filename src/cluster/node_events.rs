@@ -1,7 +1,7 @@
 //! Kubernetes Events about this node, for people who look with `kubectl describe node`.
 //!
 //! An Event is a hint beside the log and the metrics, so nothing waits for one: it is tried once, and those that come
-//! thick and fast are left out.
+//! thick and fast are left out. One that says the same as the one before is counted there instead of written anew.
 
 use std::time::Duration;
 
@@ -10,6 +10,7 @@ use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use tokio::time::{Instant, timeout};
 
 use super::Cluster;
+use super::request::Requests;
 
 /// For one attempt. It holds up whoever reports, who has better things to do.
 const ANSWER: Duration = Duration::from_secs(3);
@@ -22,7 +23,11 @@ const MAX_INSTANCE: usize = 128;
 
 /// Writes Events about the Node.
 pub struct NodeEvents {
+    requests: Requests,
+    reporter: Reporter,
     recorder: Recorder,
+    /// What the recorder tells: it takes Events with other notes for repeats as well, and drops these notes.
+    note: String,
     node: ObjectReference,
     action: &'static str,
     last: Option<Instant>,
@@ -45,7 +50,9 @@ impl Cluster {
             uid: Some(node.clone()),
             ..ObjectReference::default()
         };
-        NodeEvents { recorder: Recorder::new(requests.client().clone(), reporter), node, action, last: None }
+        let recorder = Recorder::new(requests.client().clone(), reporter.clone());
+        let requests = requests.clone();
+        NodeEvents { requests, reporter, recorder, note: String::new(), node, action, last: None }
     }
 }
 
@@ -63,10 +70,15 @@ impl NodeEvents {
             return false;
         }
         self.last = Some(now);
+        let note = shortened(note, MAX_NOTE);
+        if note != self.note {
+            self.recorder = Recorder::new(self.requests.client().clone(), self.reporter.clone());
+            note.clone_into(&mut self.note);
+        }
         let event = Event {
             type_: EventType::Warning,
             reason: reason.to_owned(),
-            note: Some(shortened(note, MAX_NOTE).to_owned()),
+            note: Some(note.to_owned()),
             action: self.action.to_owned(),
             secondary: None,
         };

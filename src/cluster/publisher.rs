@@ -15,6 +15,8 @@
 //! nothing, and every answer to a write is compared with what was sent. What is lost changes what is wanted
 //! ([`fallback`]), and the next look begins at once.
 //!
+//! A pause ends early when something else is wanted, so that no taint waits; what the server itself asks for is kept.
+//!
 //! There is no cache to be stale: every decision is made on a list that is as new as the server has it, and a pool
 //! counts as accepted when such a list shows nothing left to do. The watch only says when to look again, and starts
 //! where the list ended: whatever it reports was done by somebody else.
@@ -31,10 +33,10 @@ mod watching;
 
 use std::time::Duration;
 
-use http::Method;
+use http::{Method, StatusCode};
 use serde_json::Value;
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep};
+use tokio::time::Instant;
 
 use super::request::RequestError;
 use super::slices::{self, Adopted, Change, Owner, Plan};
@@ -53,6 +55,9 @@ use watching::Wake;
 
 /// A watch without an event for so long means that whoever disturbed us has stopped.
 const QUIET: Duration = Duration::from_secs(60);
+
+/// Who touches our slices at most so often, and leaves nothing to repair, is no reason to be slow with the next repair.
+const HARMLESS: Duration = Duration::from_secs(5);
 
 /// Publishes the pool of one node.
 pub struct Publisher {
@@ -111,32 +116,43 @@ impl Publisher {
     }
 
     /// Runs until the sender of the wanted pool is gone. May be dropped at any time: the next one continues.
-    pub async fn run(mut self) {
+    pub async fn run(self) {
+        let overdue = self.report.overdue();
+        tokio::select! { () = self.work() => {}, () = overdue => {} }
+    }
+
+    async fn work(mut self) {
         let mut errors = Pauses::new(AFTER_ERROR);
         let mut broken_watches = Pauses::new(AFTER_ERROR);
         let mut disturbances = Pauses::new(AFTER_DISTURBANCE);
         // Whether this very pool was written, or somebody else was faster, and it was not found settled since.
         let (mut just_written, mut just_raced) = (false, false);
+        // Whether our slices were touched, by somebody who may mean no harm.
+        let mut touched = false;
         while let Ok(changed) = self.wanted.has_changed() {
             just_written &= !changed;
             let wanted = self.wanted.borrow_and_update().clone();
             let Some(pool) = wanted else {
-                let _ = self.wanted.changed().await;
+                let _ = self.wanted.clone().changed().await;
                 continue;
             };
-            self.report.wanted();
+            self.report.wanted(changed);
             let (version, resource_version) = match self.look(&pool).await {
                 Ok(Look::Settled { version, resource_version, generation }) => {
                     (just_written, just_raced) = (false, false);
                     errors = Pauses::new(AFTER_ERROR);
+                    if std::mem::take(&mut touched) {
+                        disturbances = Pauses::new(AFTER_DISTURBANCE);
+                    }
                     self.report.accepted(generation);
                     (version, resource_version)
                 }
                 Ok(Look::Written) => {
+                    touched = false;
                     // What was written a moment ago should be right now. If not, somebody is at it.
                     if just_written {
                         self.report.contested().await;
-                        sleep(disturbances.next()).await;
+                        disturbances.pause(&self.wanted).await;
                     }
                     just_written = true;
                     continue;
@@ -148,22 +164,22 @@ impl Publisher {
                 Ok(Look::Throttled(pause)) => {
                     just_written = false;
                     self.report.throttled(pause).await;
-                    sleep(pause).await;
+                    pauses::pause(pause, &self.wanted).await;
                     continue;
                 }
                 Err(error) if error.is_race() && !just_written && !just_raced => {
                     just_raced = true;
-                    sleep(disturbances.next()).await;
+                    disturbances.pause(&self.wanted).await;
                     continue;
                 }
                 Err(error) => {
                     self.report.failed(&error).await;
-                    sleep(errors.after(&error)).await;
+                    errors.pause_after(&error, &self.wanted).await;
                     continue;
                 }
             };
             let start = Instant::now();
-            let wake = watching::wait(&self.cluster, &mut self.wanted, version, &resource_version).await;
+            let wake = watching::wait(&self.cluster, self.wanted.clone(), version, &resource_version).await;
             if start.elapsed() >= QUIET {
                 disturbances = Pauses::new(AFTER_DISTURBANCE);
             }
@@ -173,7 +189,10 @@ impl Publisher {
             }
             match wake {
                 Ok(Wake::WantedChanged) => {}
-                Ok(Wake::Disturbed) => sleep(disturbances.next()).await,
+                Ok(Wake::Disturbed) => {
+                    touched = start.elapsed() >= HARMLESS;
+                    disturbances.pause(&self.wanted).await;
+                }
                 // The Node too is looked at from time to time. Created anew it has another UID, and the cluster is about
                 // to delete what belonged to the old one.
                 Ok(Wake::Expired) => {
@@ -183,14 +202,14 @@ impl Publisher {
                 Ok(Wake::Ended) => {
                     self.known.watch_ended();
                     self.cluster.negotiated.forget(version);
-                    sleep(broken_watches.next()).await;
+                    broken_watches.pause(&self.wanted).await;
                 }
                 Err(error) => {
                     // The slices were right a moment ago; whether they still are is for the next look to say.
                     tracing::warn!(error = &error as &dyn std::error::Error, "the watch of ResourceSlices broke");
                     self.known.watch_ended();
                     self.cluster.negotiated.forget(version);
-                    sleep(broken_watches.after(&error)).await;
+                    broken_watches.pause_after(&error, &self.wanted).await;
                 }
             }
         }
@@ -225,7 +244,12 @@ impl Publisher {
             let is_loss = match self.send(version, change, true).await {
                 Ok(answer) => self.known.answered(slice, slices::lost(change.body(), &answer)),
                 Err(error) if self.known.loses(known::refused(slice, &error)) => true,
-                // An admission webhook may not know dry runs; all else the write will meet as well.
+                // An admission webhook knows no dry runs. It refuses the others as well, and the writes will tell.
+                Err(error) if error.code() == Some(StatusCode::BAD_REQUEST) => {
+                    self.known.dry_run_refused();
+                    return Ok(false);
+                }
+                // The write will meet it as well.
                 Err(error) if error.is_unfit() => false,
                 Err(error) => return Err(error),
             };

@@ -86,8 +86,9 @@ pub struct Refusal {
     pub message: String,
     /// How long to wait before a repeat, where the server says so.
     pub retry_after: Option<Duration>,
-    /// Whether it speaks of an object, as opposed to a path that it does not serve.
-    names_object: bool,
+    /// The object that it speaks of; empty for a path that it does not serve. A refused creation has a name that the
+    /// server has made up for it.
+    object: String,
 }
 
 // === impl Requests ===
@@ -217,6 +218,15 @@ impl RequestError {
         }
     }
 
+    /// What it says, but for the name of the object: a creation that is refused again is so under another name.
+    pub(super) fn gist(&self) -> String {
+        let text = self.to_string();
+        match self {
+            Self::Refused(refusal) if !refusal.object.is_empty() => text.replace(&refusal.object, ""),
+            _ => text,
+        }
+    }
+
     /// The server does not want what was sent as it was sent.
     pub(super) fn is_unfit(&self) -> bool {
         self.code().is_some_and(|code| matches!(code, StatusCode::BAD_REQUEST | StatusCode::UNPROCESSABLE_ENTITY))
@@ -229,12 +239,12 @@ impl RequestError {
 
     /// The object that the request names does not exist.
     pub(super) fn is_object_missing(&self) -> bool {
-        matches!(self, Self::Refused(refusal) if refusal.code == StatusCode::NOT_FOUND && refusal.names_object)
+        matches!(self, Self::Refused(refusal) if refusal.code == StatusCode::NOT_FOUND && !refusal.object.is_empty())
     }
 
     /// The server does not serve the path at all: its version of the API has changed.
     pub(super) fn is_path_missing(&self) -> bool {
-        matches!(self, Self::Refused(refusal) if refusal.code == StatusCode::NOT_FOUND && !refusal.names_object)
+        matches!(self, Self::Refused(refusal) if refusal.code == StatusCode::NOT_FOUND && refusal.object.is_empty())
     }
 }
 
@@ -258,7 +268,7 @@ impl Refusal {
             code: code.unwrap_or(StatusCode::INTERNAL_SERVER_ERROR),
             message: shortened(status["message"].as_str().unwrap_or_default()),
             retry_after: status["details"]["retryAfterSeconds"].as_u64().map(Duration::from_secs),
-            names_object: status["details"]["name"].as_str().is_some_and(|name| !name.is_empty()),
+            object: status["details"]["name"].as_str().unwrap_or_default().to_owned(),
         }
     }
 }

@@ -5,7 +5,8 @@
 //!
 //! Every device carries every attribute, always with the same type: a selector that meets a device without the key it
 //! asks for does not skip the device, it aborts the pod's scheduling. A string that is not known is empty and a count is
-//! 0. Only what has no such value is omitted: versions, and those of the standard attributes whose definition says so.
+//! 0. Only what has no such value is omitted: versions, those of the standard attributes whose definition says so, and
+//! `iommuGroup`, since there is a group 0.
 
 mod reference;
 

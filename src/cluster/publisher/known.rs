@@ -10,7 +10,9 @@
 //!
 //! Nothing of the API says which gates are on, and they change only when a server starts anew, which ends its watches.
 //! Some servers, and what stands before them, end watches every minute; that is why what was lost is not asked for at
-//! once. Asking again costs one dry run, and no write as long as the answer is the same: so nothing flaps.
+//! once. Asking again costs one dry run, and no write as long as the answer is the same: so nothing flaps. Where dry runs
+//! are refused, only writes could ask, and the node's devices would come and go: there a loss stands until the version of
+//! the API changes or the plugin is started anew.
 
 use std::time::Duration;
 
@@ -35,6 +37,8 @@ pub(super) struct Known {
     lost: Extras,
     /// When it was last found to lose something.
     lost_at: Option<Instant>,
+    /// Whether it refuses dry runs.
+    refuses_dry_runs: bool,
     /// The version of the API that this was found with.
     version: Option<Version>,
 }
@@ -69,6 +73,11 @@ impl Known {
         is_loss
     }
 
+    /// Takes note that a dry run was refused for being one.
+    pub(super) fn dry_run_refused(&mut self) {
+        self.refuses_dry_runs = true;
+    }
+
     /// With another version of the API it is another server.
     pub(super) fn speaks(&mut self, version: Version) {
         if self.version != Some(version) {
@@ -88,7 +97,7 @@ impl Known {
     }
 
     fn forget_loss_after(&mut self, age: Duration) {
-        if self.lost_at.is_some_and(|at| at.elapsed() >= age) {
+        if !self.refuses_dry_runs && self.lost_at.is_some_and(|at| at.elapsed() >= age) {
             (self.lost, self.lost_at) = (Extras::NONE, None);
         }
     }

@@ -3,6 +3,8 @@
 use std::time::Duration;
 
 use backon::{BackoffBuilder, ExponentialBuilder};
+use tokio::sync::watch;
+use tokio::time::{sleep, timeout};
 
 use crate::cluster::request::RequestError;
 
@@ -27,12 +29,25 @@ impl Pauses {
         Self(pauses.without_max_times().build())
     }
 
-    pub(super) fn next(&mut self) -> Duration {
-        self.0.next().unwrap_or(AFTER_ERROR[1])
+    /// Waits for the next one.
+    pub(super) async fn pause<T>(&mut self, wanted: &watch::Receiver<T>) {
+        pause(self.next(), wanted).await;
     }
 
-    /// The next one, and longer if the server asks for it.
-    pub(super) fn after(&mut self, error: &RequestError) -> Duration {
-        self.next().max(error.retry_after().unwrap_or_default().min(MAX_RETRY_AFTER))
+    /// The same, but as long as the server asks for in any case.
+    pub(super) async fn pause_after<T>(&mut self, error: &RequestError, wanted: &watch::Receiver<T>) {
+        let asked = error.retry_after().unwrap_or_default().min(MAX_RETRY_AFTER);
+        let rest = self.next().saturating_sub(asked);
+        sleep(asked).await;
+        pause(rest, wanted).await;
     }
+
+    fn next(&mut self) -> Duration {
+        self.0.next().unwrap_or(AFTER_ERROR[1])
+    }
+}
+
+/// Waits, but not while something else is wanted. That it is wanted is left for the next look to find.
+pub(super) async fn pause<T>(pause: Duration, wanted: &watch::Receiver<T>) {
+    let _ = timeout(pause, wanted.clone().changed()).await;
 }

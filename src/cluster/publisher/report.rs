@@ -5,6 +5,7 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::sync::watch;
+use tokio::time::{Instant, timeout_at};
 
 use super::metrics::Metrics;
 use crate::cluster::node_events::NodeEvents;
@@ -44,6 +45,12 @@ const UNKNOWN: &str = "the node's devices are not known yet";
 /// As long as nothing has come back.
 const UNDER_WAY: &str = "the API server has not answered yet";
 
+/// Once something else is wanted for longer than [`SOON`].
+const BEING_WRITTEN: &str = "ResourceSlices are being written";
+
+/// What is wanted is accepted so soon, as a rule, and readiness says nothing of it.
+const SOON: Duration = Duration::from_secs(5);
+
 /// Two plugins with one driver name on one node, an admission webhook, or a controller that means well.
 const CONTESTED: &str = "what is written is changed or deleted at once; who else writes ResourceSlices of this driver \
                          and node?";
@@ -60,10 +67,21 @@ const WITHOUT_TAINTS: &str = "taints (DRADeviceTaints), so devices that must not
 /// Tells them.
 pub(super) struct Report {
     published: watch::Sender<Published>,
+    /// Since when something else is wanted than was accepted.
+    pending: watch::Sender<Option<Instant>>,
     metrics: Metrics,
     events: NodeEvents,
+    trouble: Said,
     /// What was said last of slices being reduced, and the Events about it: no other trouble keeps them back.
-    reduced: (String, NodeEvents),
+    reduced: (Said, NodeEvents),
+}
+
+/// Something that is said once.
+#[derive(Default)]
+struct Said {
+    gist: String,
+    /// Whether an Event about it was taken. Where not, the next look tries again.
+    has_event: bool,
 }
 
 // === impl Report ===
@@ -71,11 +89,16 @@ pub(super) struct Report {
 impl Report {
     pub(super) fn new(metrics: Metrics, [events, reductions]: [NodeEvents; 2]) -> (Self, watch::Receiver<Published>) {
         let (published, receiver) = watch::channel(Published::Never { reason: UNKNOWN.to_owned() });
-        (Self { published, metrics, events, reduced: (String::new(), reductions) }, receiver)
+        let reduced = (Said::default(), reductions);
+        let pending = watch::Sender::new(None);
+        (Self { published, pending, metrics, events, trouble: Said::default(), reduced }, receiver)
     }
 
-    /// From now on something is wanted.
-    pub(super) fn wanted(&self) {
+    /// From now on something is wanted, and something else if it has changed.
+    pub(super) fn wanted(&self, has_changed: bool) {
+        if has_changed {
+            self.pending.send_if_modified(|since| since.is_none() && since.replace(Instant::now()).is_none());
+        }
         self.published.send_if_modified(|published| match published {
             Published::Never { reason } if reason == UNKNOWN => {
                 UNDER_WAY.clone_into(reason);
@@ -85,8 +108,30 @@ impl Report {
         });
     }
 
+    /// Takes readiness back while something else is wanted and not accepted soon. To be run beside the work, which may
+    /// be held up by a request.
+    pub(super) fn overdue(&self) -> impl Future<Output = ()> + use<> {
+        let (published, mut pending) = (self.published.clone(), self.pending.subscribe());
+        async move {
+            while let Ok(since) = pending.wait_for(Option::is_some).await.map(|since| *since) {
+                let at = since.map_or_else(Instant::now, |since| since + SOON);
+                if timeout_at(at, pending.wait_for(|now| *now != since)).await.is_err() {
+                    published.send_if_modified(|published| {
+                        let Published::Accepted { generation, .. } = *published else { return false };
+                        let (reason, since) = (BEING_WRITTEN.to_owned(), SystemTime::now());
+                        *published = Published::Failing { reason, since, generation };
+                        true
+                    });
+                    let _ = pending.wait_for(|now| *now != since).await;
+                }
+            }
+        }
+    }
+
     /// The slices were found to be as wanted.
-    pub(super) fn accepted(&self, generation: u64) {
+    pub(super) fn accepted(&mut self, generation: u64) {
+        self.trouble = Said::default();
+        self.pending.send_replace(None);
         let now = SystemTime::now();
         let news = self.published.send_if_modified(|published| {
             if matches!(published, Published::Accepted { generation: known, .. } if *known == generation) {
@@ -105,14 +150,14 @@ impl Report {
     /// A request did not succeed.
     pub(super) async fn failed(&mut self, error: &RequestError) {
         let reason = error.to_string();
-        if !self.fails(&reason) {
-            let error: &dyn std::error::Error = error;
-            tracing::debug!(error, "still cannot keep this node's ResourceSlices up to date");
-            return;
-        }
+        let is_news = self.fails(&error.gist(), &reason);
         {
             let error: &dyn std::error::Error = error;
-            tracing::warn!(error, "cannot keep this node's ResourceSlices up to date; trying again");
+            if is_news {
+                tracing::warn!(error, "cannot keep this node's ResourceSlices up to date; trying again");
+            } else {
+                tracing::debug!(error, "still cannot keep this node's ResourceSlices up to date");
+            }
         }
         // A server that is away takes no Events either.
         if !error.is_transient() {
@@ -122,18 +167,18 @@ impl Report {
 
     /// What was written is not there, or not as it was written.
     pub(super) async fn contested(&mut self) {
-        if self.fails(CONTESTED) {
+        if self.fails(CONTESTED, CONTESTED) {
             tracing::warn!("ResourceSlices of this node do not stay as written: {CONTESTED}");
-            self.not_published(CONTESTED).await;
         }
+        self.not_published(CONTESTED).await;
     }
 
     /// More must be written than may be.
     pub(super) async fn throttled(&mut self, pause: Duration) {
-        if self.fails(THROTTLED) {
+        if self.fails(THROTTLED, THROTTLED) {
             tracing::warn!(?pause, "waiting with ResourceSlices of this node: {THROTTLED}");
-            self.not_published(THROTTLED).await;
         }
+        self.not_published(THROTTLED).await;
     }
 
     /// The server does not store a slice as sent.
@@ -159,32 +204,33 @@ impl Report {
             note += "; not offered: ";
             note += &names.join(", ");
         }
-        let (told, events) = &mut self.reduced;
-        if note == *told {
+        let (said, events) = &mut self.reduced;
+        let is_news = said.is_news(&note);
+        if note.is_empty() {
+            if is_news {
+                tracing::info!("nothing is missing any more in this node's ResourceSlices");
+            }
             return;
         }
-        told.clone_from(&note);
-        if note.is_empty() {
-            tracing::info!("nothing is missing any more in this node's ResourceSlices");
-        } else {
-            let note = format!("the API server does not keep all parts of ResourceSlices. Missing are {note}");
+        let note = format!("the API server does not keep all parts of ResourceSlices. Missing are {note}");
+        if is_news {
             tracing::warn!("publishing less than there is: {note}");
-            events.warn("ResourceSlicesReduced", &note).await;
         }
+        said.tell(events, "ResourceSlicesReduced", &note).await;
     }
 
     async fn not_published(&mut self, reason: &str) {
         let note = format!("cannot keep this node's ResourceSlices up to date: {reason}");
-        self.events.warn("ResourceSlicesNotPublished", &note).await;
+        self.trouble.tell(&mut self.events, "ResourceSlicesNotPublished", &note).await;
     }
 
     /// Whether this is news.
-    fn fails(&self, reason: &str) -> bool {
-        self.published.send_if_modified(|published| {
-            let next = match &*published {
-                Published::Never { reason: known } | Published::Failing { reason: known, .. } if *known == reason => {
-                    return false;
-                }
+    fn fails(&mut self, gist: &str, reason: &str) -> bool {
+        if !self.trouble.is_news(gist) {
+            return false;
+        }
+        self.published.send_modify(|published| {
+            *published = match &*published {
                 Published::Never { .. } => Published::Never { reason: reason.to_owned() },
                 Published::Accepted { generation, .. } => {
                     Published::Failing { reason: reason.to_owned(), since: SystemTime::now(), generation: *generation }
@@ -193,8 +239,27 @@ impl Report {
                     Published::Failing { reason: reason.to_owned(), since: *since, generation: *generation }
                 }
             };
-            *published = next;
-            true
-        })
+        });
+        true
+    }
+}
+
+// === impl Said ===
+
+impl Said {
+    /// Whether it was not said last.
+    fn is_news(&mut self, gist: &str) -> bool {
+        let is_news = self.gist != gist;
+        if is_news {
+            *self = Self { gist: gist.to_owned(), has_event: false };
+        }
+        is_news
+    }
+
+    /// Writes an Event, unless there is one.
+    async fn tell(&mut self, events: &mut NodeEvents, reason: &str, note: &str) {
+        if !self.has_event {
+            self.has_event = events.warn(reason, note).await;
+        }
     }
 }

@@ -2,7 +2,7 @@ mod reduced;
 
 use serde_json::json;
 use tokio::task::JoinHandle;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use super::*;
 use crate::cluster::fake::{Fake, Fault, PATIENCE, State};
@@ -262,12 +262,14 @@ async fn a_node_created_anew_becomes_the_owner_even_if_the_cluster_is_slow_to_de
     let fake = Fake::new();
     let mut rig = Rig::start(&fake, Some(a_pool()));
     rig.accepted().await;
+    let start = Instant::now();
     fake.change(|state| state.node_uid = "node-uid-2".into());
     fake.until(|state| {
         let slice = state.slices.values().next().unwrap();
         slice["metadata"]["ownerReferences"][0]["uid"] == "node-uid-2"
     })
     .await;
+    assert!(start.elapsed() < Duration::from_secs(7 * 60), "{:?}", start.elapsed());
     fake.look(|state| assert_eq!((state.writes(), generations(state)), (2, vec![1])));
 }
 
@@ -337,6 +339,63 @@ async fn a_server_that_asks_for_patience_gets_it_within_reason() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_pause_ends_when_something_else_is_wanted_unless_the_server_asked_for_it() {
+    let refusals: [(u16, &'static [(&str, &str)]); 2] = [(422, &[]), (429, &[("retry-after", "50")])];
+    for (code, headers) in refusals {
+        let fake = Fake::new();
+        fake.on_request(move |_, line| {
+            line.starts_with("POST /apis/resource").then_some(Fault::Answer { code, headers, body: "no" })
+        });
+        let mut rig = Rig::start(&fake, Some(a_pool()));
+        hours(1).await;
+        let before = fake.look(State::writes);
+        fake.until(|state| state.writes() > before).await;
+        sleep(Duration::from_millis(500)).await;
+        fake.on_request(|_, _| None);
+        let start = Instant::now();
+        rig.wanted.send_replace(Some(pool(&[&[5]])));
+        rig.shows(&["gpu-5"]).await;
+        let seconds = if headers.is_empty() { 0..1 } else { 49..51 };
+        assert!(seconds.contains(&start.elapsed().as_secs()), "{code}: {:?}", start.elapsed());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn new_wishes_while_the_server_refuses_make_no_more_writes_than_the_budget_has() {
+    let fake = Fake::new();
+    fake.on_request(|_, line| {
+        line.starts_with("POST /apis/resource").then_some(Fault::Answer { code: 422, headers: &[], body: "no" })
+    });
+    let rig = Rig::start(&fake, Some(a_pool()));
+    for number in 0..600 {
+        sleep(Duration::from_secs(1)).await;
+        rig.wanted.send_replace(Some(pool(&[&[number % 50]])));
+    }
+    let writes = fake.look(State::writes);
+    assert!((100..=11 * 18).contains(&writes), "{writes} writes in ten minutes");
+}
+
+#[tokio::test(start_paused = true)]
+async fn somebody_who_labels_slices_all_the_time_does_not_slow_their_repair() {
+    let fake = Fake::new();
+    let mut rig = Rig::start(&fake, Some(a_pool()));
+    rig.accepted().await;
+    for round in 0..90 {
+        sleep(Duration::from_secs(40)).await;
+        fake.change(|state| {
+            let (name, mut slice) = state.slices.first_key_value().map(|(k, v)| (k.clone(), v.clone())).unwrap();
+            slice["metadata"]["labels"] = json!({ "round": round.to_string() });
+            state.store(&name, slice);
+        });
+    }
+    sleep(Duration::from_secs(20)).await;
+    let start = Instant::now();
+    fake.change(State::wipe);
+    rig.shows(&["gpu-0", "gpu-1"]).await;
+    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_is_not_ours_is_left_alone_even_if_the_selector_is_ignored() {
     let fake = Fake::new();
     let stranger = |driver: &str, node: &str| json!({"spec": {"driver": driver, "nodeName": node, "pool": {}}});
@@ -369,6 +428,32 @@ async fn an_outage_of_hours_ends_by_itself() {
     assert_eq!(generation, 1);
     fake.on_request(|_, _| None);
     rig.shows(&["gpu-5"]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_accepted_counts_for_a_few_seconds_when_something_else_is_wanted() {
+    let fake = Fake::new();
+    let mut rig = Rig::start(&fake, Some(a_pool()));
+    rig.accepted().await;
+    hours(1).await;
+    rig.published.mark_unchanged();
+    rig.wanted.send_replace(Some(pool(&[&[5]])));
+    fake.until(|state| shown(state) == ["gpu-5"]).await;
+    sleep(Duration::from_secs(60)).await;
+    assert!(!rig.published.has_changed().unwrap(), "accepted soon: {:?}", rig.published.borrow());
+
+    fake.on_request(|_, line| line.starts_with("PUT").then_some(Fault::Hang));
+    rig.wanted.send_replace(Some(pool(&[&[6]])));
+    sleep(Duration::from_secs(4)).await;
+    assert!(!rig.published.has_changed().unwrap(), "{:?}", rig.published.borrow());
+    sleep(Duration::from_secs(2)).await;
+    let status = rig.published.borrow().clone();
+    assert!(matches!(&status, Published::Failing { reason, .. } if reason.contains("being written")), "{status:?}");
+    sleep(Duration::from_secs(4)).await;
+    let status = rig.published.borrow().clone();
+    assert!(matches!(&status, Published::Failing { reason, .. } if reason.contains("in time")), "{status:?}");
+    fake.on_request(|_, _| None);
+    rig.shows(&["gpu-6"]).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -410,6 +495,29 @@ async fn what_the_server_refuses_is_the_reason_and_is_not_hammered() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_refusal_is_no_news_because_the_server_made_up_another_name() {
+    let fake = Fake::new();
+    fake.change(|state| state.refuse = |_| Some("spec.devices[0].name: Invalid value".into()));
+    let mut rig = Rig::start(&fake, Some(a_pool()));
+    fake.until(|state| state.events.len() == 1).await;
+    rig.published.mark_unchanged();
+    hours(1).await;
+    assert!(!rig.published.has_changed().unwrap(), "{:?}", rig.published.borrow());
+    assert_eq!(fake.look(|state| state.count("POST /apis/events") + state.count("PATCH")), 1);
+    assert!(fake.look(State::writes) > 30);
+    // Another refusal is news, though the Event about the first is not a minute old.
+    fake.change(|state| state.refuse = |_| Some("spec.pool.name: Invalid value".into()));
+    fake.until(|state| state.events.len() == 2).await;
+    fake.change(|state| state.refuse = |_| Some("spec.driver: Invalid value".into()));
+    rig.wanted.send_replace(Some(pool(&[&[5]])));
+    fake.until(|state| state.events.len() == 3).await;
+    let notes = fake.look(|state| state.events.iter().map(|event| event["note"].to_string()).collect::<Vec<_>>());
+    for (note, field) in notes.iter().zip(["devices[0].name", "pool.name", "spec.driver"]) {
+        assert!(note.contains(field), "{field}: {notes:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn every_version_is_published_and_an_upgrade_of_the_server_is_followed() {
     let fake = Fake::new();
     fake.change(|state| state.served = vec!["v1beta1"]);
@@ -437,9 +545,11 @@ async fn a_watch_that_reports_nothing_is_made_up_for_by_listing() {
     let mut rig = Rig::start(&fake, Some(a_pool()));
     rig.accepted().await;
     sleep(Duration::from_secs(1)).await;
+    let start = Instant::now();
     // Gone without an event.
     fake.change(|state| state.slices.clear());
     rig.shows(&["gpu-0", "gpu-1"]).await;
+    assert!(start.elapsed() < Duration::from_secs(7 * 60), "{:?}", start.elapsed());
 }
 
 #[tokio::test(start_paused = true)]

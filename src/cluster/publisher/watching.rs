@@ -29,10 +29,10 @@ pub(super) enum Wake {
     Ended,
 }
 
-/// Watches from where a list ended.
+/// Watches from where a list ended. That something else is wanted is left for the next look to find.
 pub(super) async fn wait(
     cluster: &Cluster,
-    wanted: &mut watch::Receiver<Option<Pool>>,
+    mut wanted: watch::Receiver<Option<Pool>>,
     version: Version,
     resource_version: &str,
 ) -> Result<Wake, RequestError> {

@@ -210,6 +210,13 @@ async fn where_a_webhook_knows_no_dry_runs_the_answer_to_the_write_tells() {
         // The slice of the counters comes back empty, and the devices are not sent before that is known.
         assert_eq!((state.count("POST /apis/resource"), state.count("PUT"), generations(state)), (2, 1, vec![2, 2]));
     });
+    // Only writes could ask again, so nobody does.
+    let before = fake.look(State::writes);
+    for _ in 0..24 {
+        hours(1).await;
+        fake.change(State::cut_watches);
+    }
+    assert_eq!((fake.look(State::writes), rig.without()), (before, [0, 1, 0]));
 }
 
 #[tokio::test(start_paused = true)]
@@ -254,7 +261,10 @@ async fn a_server_that_keeps_all_after_an_upgrade_gets_all() {
     let fake = server(drop_all, refuse_hollow);
     let mut rig = Rig::start(&fake, Some(pool_with_extras()));
     rig.accepted().await;
-    sleep(Duration::from_secs(11 * 60)).await;
+    // A watch that is about to end anyway would tell nothing.
+    sleep(Duration::from_secs(9 * 60)).await;
+    fake.change(State::cut_watches);
+    sleep(Duration::from_secs(2 * 60)).await;
     fake.change(|state| {
         upgrade(state);
         state.cut_watches();
@@ -311,6 +321,29 @@ async fn a_device_that_recovers_is_offered_again_and_each_illness_is_told() {
     hours(1).await;
     assert_eq!(rig.without(), [0, 0, 0]);
     assert_eq!(fake.look(|state| (state.writes(), generations(state))), (6, vec![1, 1]), "an update each time");
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_device_that_is_withdrawn_is_told_even_within_a_minute_and_when_an_event_was_not_taken() {
+    let fake = server(drop_taints, |_| None);
+    let mut wanted = pool_with_extras();
+    let mut rig = Rig::start(&fake, Some(wanted.clone()));
+    fake.until(|state| state.events.len() == 1).await;
+    rig.accepted().await;
+    wanted.slices[1].devices[2].taints = wanted.slices[1].devices[3].taints.clone();
+    rig.wanted.send_replace(Some(wanted));
+    rig.shows(&["gpu-0", "gpu-0-mig-0"]).await;
+    fake.on_request(|state, line| {
+        (line.starts_with("POST /apis/events") && state.count("POST /apis/events") == 2).then_some(Fault::Refuse)
+    });
+    let start = Instant::now();
+    fake.until(|state| state.events.len() == 2).await;
+    assert!(start.elapsed() < Duration::from_secs(15 * 60), "{:?}", start.elapsed());
+    let notes = fake.look(|state| [0, 1].map(|event| state.events[event]["note"].as_str().unwrap().to_owned()));
+    assert!(notes[0].ends_with("not offered: gpu-2"), "{notes:?}");
+    assert!(notes[1].ends_with("not offered: gpu-1, gpu-2"), "{notes:?}");
+    hours(1).await;
+    assert_eq!(fake.look(|state| state.count("POST /apis/events") + state.count("PATCH")), 3, "and then no more");
 }
 
 #[tokio::test(start_paused = true)]
