@@ -61,7 +61,8 @@ pub(crate) async fn measure(setup: &Setup, quick: bool) -> anyhow::Result<Vec<Ro
     let (idle_pid, busy_pid) = (pid(&idle.plugin)?, pid(&busy.plugin)?);
     crowd::fill(&busy, 8).await?;
 
-    let seconds = if quick { 20 } else { 60 };
+    // A multiple of the time between two looks at the machine.
+    let seconds = if quick { 10 } else { 60 };
     let rests = at_rest([pid(&small.plugin)?, idle_pid, busy_pid], seconds).await?;
     let mut rows = Vec::new();
     for (what, rest) in ["1 GPU without NVLink", "8 GPUs", "8 GPUs, 8 claims prepared"].into_iter().zip(&rests) {
