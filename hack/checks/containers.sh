@@ -5,7 +5,7 @@
 #
 # DIRECTORY has the built binaries. For each way to finish a container (--hook), a fake node prepares the claims of two
 # pods, and podman starts containers with them: by runc and by crun, from trees that are laid out as Debian, as Red Hat and
-# as Alpine have it. In each of them a program loads libcuda by its SONAME and calls it, and only the pod's own GPU is there.
+# as Alpine have it. In each of them a program loads libcuda by its SONAME and calls it, and only the claimed GPUs are there.
 set -euo pipefail
 
 bin=$(cd "${1:?the directory of the binaries}" && pwd)
@@ -117,12 +117,16 @@ readonly inside='
   set -eu
   say() { echo "in the container: $*" >&2; exit 1; }
   [ "$NVIDIA_VISIBLE_DEVICES" = void ] || say "NVIDIA_VISIBLE_DEVICES is $NVIDIA_VISIBLE_DEVICES"
-  env | grep -q "^DRA_GPU_${GPU}_UUID=GPU-" || say "no variable has the UUID of GPU $GPU"
-  for node in "nvidia$GPU" nvidiactl nvidia-uvm nvidia-uvm-tools nvidia-modeset; do
+  for gpu in $GPUS; do
+    env | grep -q "^DRA_GPU_${gpu}_UUID=GPU-" || say "no variable has the UUID of GPU $gpu"
+    [ "$(stat -c %t:%T "/dev/nvidia$gpu")" = "$(printf "c3:%x" "$gpu")" ] || say "/dev/nvidia$gpu has other numbers"
+  done
+  for node in nvidiactl nvidia-uvm nvidia-uvm-tools nvidia-modeset; do
     [ -c "/dev/$node" ] || say "/dev/$node is no device"
   done
-  [ "$(stat -c %t:%T "/dev/nvidia$GPU")" = "$(printf "c3:%x" "$GPU")" ] || say "/dev/nvidia$GPU has other numbers"
-  for node in /dev/nvidia[0-9]*; do [ "$node" = "/dev/nvidia$GPU" ] || say "$node is another GPU"; done
+  for node in /dev/nvidia[0-9]*; do
+    case " $GPUS " in *" ${node#/dev/nvidia} "*) ;; *) say "$node is another GPU" ;; esac
+  done
   nvidia-smi --version | grep -q "DRIVER version" || say "nvidia-smi says nothing"
   [ -z "${LIBRARIES_BY_HAND-}" ] || export LD_LIBRARY_PATH="$NVIDIA_CTK_LIBCUDA_DIR"
   probe
@@ -131,8 +135,13 @@ readonly inside='
 # In mount namespaces of their own: podman knows two directories of specs and no flag for others, and crun 1.8 refuses
 # machines that mount cgroup v2 beside v1.
 run_container() {
-  local runtime=$1 family=$2 device=$3 by_hand=$4 tree gpu
-  gpu=${device##*gpu-}
+  local runtime=$1 family=$2 by_hand=$3 device tree gpus=
+  shift 3
+  local devices=()
+  for device; do
+    devices+=(--device "$device")
+    gpus+=" ${device##*gpu-}"
+  done
   # A runtime leaves mount points behind in the tree.
   tree=$(mktemp -d "$work/container.XXXX")
   cp -a "$work/$family/." "$tree"
@@ -144,32 +153,35 @@ run_container() {
     exec "$@"
   ' sh podman --runtime "$runtime" --root "$work/storage" --runroot "$work/run" --cgroup-manager=cgroupfs \
     run --rm --network=none --ulimit nofile=1024:4096 --ulimit nproc=1000:1000 \
-    --device "$device" --env "GPU=$gpu" --env "LIBRARIES_BY_HAND=$by_hand" --env PATH=/bin:/usr/bin \
+    "${devices[@]}" --env "GPUS=$gpus" --env "LIBRARIES_BY_HAND=$by_hand" --env PATH=/bin:/usr/bin \
     --volume "$FAKE_NODE_DIR/usr/bin/nvidia-smi.d:/usr/bin/nvidia-smi.d:ro" \
     --rootfs "$tree" sh -c "$inside" 2>"$tree.log" || {
     cat "$tree.log" >&2
-    echo "FAILED: hook $hook, $runtime, $family, $device" >&2
+    echo "FAILED: hook $hook, $runtime, $family, $*" >&2
     return 1
   }
 }
 
 # Runs beside a node with claims.
 containers() {
-  local version device runtime family by_hand output count=0
+  local version runtime family by_hand output count=0
+  local claims devices
   version=$(basename "$FAKE_NODE_DIR/usr/lib/$triplet"/libcuda.so.*.*.* | sed 's/libcuda.so.//')
   cp "$work/libcuda.so" "$FAKE_NODE_DIR/usr/lib/$triplet/libcuda.so.$version"
-  while read -r device; do
+  # Each pod's claim by itself, and a container with both, for which the hook runs twice.
+  claims=$(echo "$FAKE_NODE_CDI_DEVICES"; echo "$FAKE_NODE_CDI_DEVICES" | tr '\n' ' ')
+  while read -ra devices; do
     for runtime in runc crun; do
       for family in debian rhel alpine; do
         # Without a hook, images of another family than the host's have to be told where the libraries are.
         by_hand=
         [[ $hook == none && $family != debian ]] && by_hand=yes
-        output=$(run_container "$runtime" "$family" "$device" "$by_hand")
+        output=$(run_container "$runtime" "$family" "$by_hand" "${devices[@]}")
         [[ $output == "CUDA 13000 from "*libcuda.so.1 ]] || { echo "the probe says: $output" >&2; return 1; }
         count=$((count + 1))
       done
     done
-  done <<<"$FAKE_NODE_CDI_DEVICES"
+  done <<<"$claims"
   echo "hook $hook: $count containers"
 }
 

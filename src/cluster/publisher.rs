@@ -48,16 +48,10 @@ use budget::Budget;
 use known::Known;
 pub use metrics::Metrics;
 use metrics::{Outcome, Verb, Write};
-use pauses::{AFTER_DISTURBANCE, AFTER_ERROR, Pauses};
+use pauses::{AFTER_DISTURBANCE, AFTER_ERROR, HARMLESS, Pauses, QUIET};
 pub use report::Published;
 use report::Report;
 use watching::Wake;
-
-/// A watch without an event for so long means that whoever disturbed us has stopped.
-const QUIET: Duration = Duration::from_secs(60);
-
-/// Who touches our slices at most so often, and leaves nothing to repair, is no reason to be slow with the next repair.
-const HARMLESS: Duration = Duration::from_secs(5);
 
 /// Publishes the pool of one node.
 pub struct Publisher {
@@ -224,8 +218,10 @@ impl Publisher {
         let (pool, plan) = loop {
             let pool = fallback::without(wanted, self.known.lost());
             let plan = self.plan(&pool, &listed.slices).await?;
-            if !self.ask(listed.version, &pool, &plan.changes).await? {
-                break (pool, plan);
+            match self.ask(listed.version, &pool, &plan.changes).await? {
+                None => break (pool, plan),
+                Some(Look::Lost) => {}
+                Some(look) => return Ok(look),
             }
         };
         let outcome = self.write_all(&pool, &listed, plan).await?;
@@ -236,28 +232,32 @@ impl Publisher {
         Ok(outcome)
     }
 
-    /// Asks what the server would make of slices with extras that it is not known to keep: a dry run stores nothing. True
-    /// if it keeps less.
-    async fn ask(&mut self, version: Version, pool: &Pool, changes: &[Change]) -> Result<bool, RequestError> {
+    /// Asks what the server would make of slices with extras that it is not known to keep: a dry run stores nothing. A
+    /// look ends with what stands against writing them.
+    async fn ask(&mut self, version: Version, pool: &Pool, changes: &[Change]) -> Result<Option<Look>, RequestError> {
         for change in changes {
             let Some(slice) = change.slice_of(pool).filter(|slice| self.known.is_new(slice)) else { continue };
+            let pause = self.budget.wait_for(1, Instant::now());
+            if !pause.is_zero() {
+                return Ok(Some(Look::Throttled(pause)));
+            }
+            self.budget.spend(Instant::now());
             let is_loss = match self.send(version, change, true).await {
                 Ok(answer) => self.known.answered(slice, slices::lost(change.body(), &answer)),
                 Err(error) if self.known.loses(known::refused(slice, &error)) => true,
                 // An admission webhook knows no dry runs. It refuses the others as well, and the writes will tell.
                 Err(error) if error.code() == Some(StatusCode::BAD_REQUEST) => {
                     self.known.dry_run_refused();
-                    return Ok(false);
+                    return Ok(None);
                 }
-                // The write will meet it as well.
-                Err(error) if error.is_unfit() => false,
+                Err(error) if error.is_unfit() => false, // The write will meet it as well.
                 Err(error) => return Err(error),
             };
             if is_loss {
-                return Ok(true);
+                return Ok(Some(Look::Lost));
             }
         }
-        Ok(false)
+        Ok(None)
     }
 
     async fn write_all(&mut self, pool: &Pool, listed: &Listed, plan: Plan) -> Result<Look, RequestError> {

@@ -15,6 +15,12 @@ pub(super) const AFTER_ERROR: [Duration; 2] = [Duration::from_secs(1), Duration:
 /// round; one that wipes them again and again is not fought.
 pub(super) const AFTER_DISTURBANCE: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(30)];
 
+/// A watch without an event for so long means that whoever disturbed us has stopped.
+pub(super) const QUIET: Duration = Duration::from_secs(60);
+
+/// Who touches our slices at most so often, and leaves nothing to repair, is no reason to be slow with the next repair.
+pub(super) const HARMLESS: Duration = Duration::from_secs(5);
+
 /// The longest that a server may tell us to wait. It is asked seldom enough by then.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(60);
 

@@ -347,6 +347,20 @@ async fn each_device_that_is_withdrawn_is_told_even_within_a_minute_and_when_an_
 }
 
 #[tokio::test(start_paused = true)]
+async fn dry_runs_are_no_more_than_may_be_written() {
+    let fake = server(|_| {}, |_| Some("spec.devices[0].name: Invalid value".into()));
+    let mut wanted = pool_with_extras();
+    let rig = Rig::start(&fake, Some(wanted.clone()));
+    for round in 0..600 {
+        sleep(Duration::from_secs(1)).await;
+        wanted.slices[1].devices.rotate_left(1 + round % 2);
+        rig.wanted.send_replace(Some(wanted.clone()));
+    }
+    let sent = fake.look(|state| dry_runs(state) + state.writes());
+    assert!((100..=11 * 24).contains(&sent), "{sent} in ten minutes");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_refusal_of_something_else_takes_nothing_away() {
     let fake = server(|_| {}, |_| Some("spec.devices[0].attributes[profile]: Too long: sharedCounters".into()));
     let mut rig = Rig::start(&fake, Some(pool_with_extras()));
