@@ -175,7 +175,7 @@ impl Found {
             container_edits.add_node(node);
             let mut links = Vec::new();
             for node in self.drm.get(&target.pci).into_iter().flatten() {
-                links.extend(by_path(target.pci, &node.name));
+                links.extend(by_path(target.pci, &node.name).filter(|link| self.devices.has(&link.path)));
                 container_edits.add_node(node.clone());
             }
             self.hooks.add_links(&links, &mut common.hooks, &mut container_edits.hooks);
@@ -209,7 +209,7 @@ impl ContainerEdits {
     }
 }
 
-/// The name that udev gives to a DRM node by its GPU's place, which programs choose it by.
+/// The name that udev, where there is one, gives to a DRM node by its GPU's place, which programs choose it by.
 fn by_path(gpu: PciAddress, name: &str) -> Option<Link> {
     let name = name.strip_prefix(node::DRM)?;
     let role = if name.starts_with("render") { "render" } else { "card" };

@@ -125,8 +125,12 @@ fn a_container_gets_the_nodes_the_soname_and_the_environment() {
 
 /// Loads nvidia-drm: the nodes of each GPU, as its PCI device names them, and a connector.
 fn load_drm(machine: &Machine) {
-    fs::create_dir(machine.dev().join("dri")).unwrap();
+    fs::create_dir_all(machine.dev().join("dri/by-path")).unwrap();
     for number in 0..2 {
+        for (name, role) in [(format!("card{number}"), "card"), (format!("renderD{}", 128 + number), "render")] {
+            let link = machine.dev().join(format!("dri/by-path/pci-{}-{role}", pci(number)));
+            std::os::unix::fs::symlink(Path::new("..").join(name), link).unwrap();
+        }
         let drm = machine.sys().join("bus/pci/drivers/nvidia").join(pci(number).to_string()).join("drm");
         for name in [format!("card{number}"), format!("renderD{}", 128 + number)] {
             fs::create_dir_all(drm.join(&name)).unwrap();
@@ -153,6 +157,10 @@ fn each_gpu_brings_its_own_drm_nodes_and_their_names_by_place() {
     assert!(text.contains("../renderD129=/dev/dri/by-path/pci-0000:01:00.0-render"), "{text}");
     assert_eq!(text.matches("createContainer").count(), 1, "{text}");
     assert!(!text.contains("0000:00:00.0"), "{text}");
+    fs::remove_file(machine.dev().join("dri/by-path/pci-0000:01:00.0-render")).unwrap();
+    written(&machine, &sources, &[target(1)]);
+    let text = fs::read_to_string(writer(&machine).path(CLAIM)).unwrap();
+    assert!(text.contains("-card") && !text.contains("-render"), "a link that the host does not have: {text}");
 
     let sources = Sources { hooks: Hooks::Nvidia("/usr/bin/nvidia-cdi-hook".into()), ..machine.sources() };
     let spec = read_as_runtime(&written(&machine, &sources, &[target(1)]));

@@ -136,6 +136,11 @@ impl Devices {
         elsewhere.find(|other| !matches!(other, Err(NodeError::Missing { .. }))).unwrap_or(found)
     }
 
+    /// Whether there is anything, also a link, at a path that begins with `/dev`.
+    pub fn has(&self, path: &Path) -> bool {
+        path.strip_prefix("/dev").is_ok_and(|name| self.local.join(name).symlink_metadata().is_ok())
+    }
+
     fn node_in(&self, local: &Path, host: &Path, name: &str) -> Result<DeviceNode, NodeError> {
         let path = local.join(name);
         let metadata = match fs::metadata(&path) {
