@@ -74,6 +74,8 @@ pub struct Inventory {
 pub struct Discovery {
     /// What can be offered.
     pub node: Node,
+    /// The GPUs whose device nodes could not be looked at. Of them it is not known whether they can be offered.
+    pub unseen: BTreeSet<GpuUuid>,
     /// What can not, and why.
     pub left_out: Vec<LeftOut>,
 }
@@ -101,7 +103,7 @@ pub async fn discover(
     let look = move |nvml: &nvml::Nvml| {
         let scan = gpu::scan(nvml, &known)?;
         let place = |gpu: &Facts| pci::place(&sys, gpu.pci, gpu.uuid.as_str());
-        let node = |gpu: &Facts| devices.node(&format!("nvidia{}", gpu.minor)).err();
+        let node = |gpu: &Facts| devices.node(&format!("nvidia{}", gpu.minor)).map(drop);
         let places: Vec<_> = scan.gpus.iter().map(|gpu| (place(gpu), node(gpu))).collect();
         Ok((scan, places))
     };
@@ -116,13 +118,20 @@ pub async fn discover(
     }
 
     let mut node = Node { driver, absent: names.absent(&given), ..Node::default() };
-    for (facts, ((place, unknown), no_node)) in gpus.into_iter().zip(places) {
+    let mut unseen = BTreeSet::new();
+    for (facts, ((place, unknown), found)) in gpus.into_iter().zip(places) {
         let why = match given.get(&facts.uuid) {
             Some(_) if node.gpus.iter().any(|gpu| gpu.uuid == facts.uuid) => "another GPU has the same UUID",
             Some(name) => {
                 left_out.extend(unknown);
-                left_out.extend(no_node.as_ref().map(|error| LeftOut::new(format!("{name} ({})", facts.uuid), error)));
-                node.gpus.push(with_place(facts, name.clone(), place, no_node.is_none()));
+                let has_node = found.is_ok();
+                if let Err(error) = found {
+                    left_out.push(LeftOut::new(format!("{name} ({})", facts.uuid), &error));
+                    if !error.is_absence() {
+                        unseen.insert(facts.uuid.clone());
+                    }
+                }
+                node.gpus.push(with_place(facts, name.clone(), place, has_node));
                 continue;
             }
             None => "there is no free name for it",
@@ -132,7 +141,30 @@ pub async fn discover(
     node.gpus.sort_by(|a, b| a.name.cmp(&b.name));
 
     left_out.extend(slice::left_out(Form::Scalar, &node));
-    Ok(Discovery { node, left_out })
+    Ok(Discovery { node, unseen, left_out })
+}
+
+/// What could not be looked at this time stays what it was: a GPU's place as long as it has the same address, and that it
+/// has a device node.
+fn keep_known(node: &mut Node, before: &Node, unseen: &BTreeSet<GpuUuid>) {
+    for gpu in &mut node.gpus {
+        let Some(known) = before.gpus.iter().find(|known| known.uuid == gpu.uuid) else { continue };
+        if unseen.contains(&gpu.uuid) && known.minor == gpu.minor {
+            gpu.has_node = known.has_node;
+        }
+        if known.pci != gpu.pci {
+            continue;
+        }
+        let (place, known) = (&mut gpu.place, &known.place);
+        if place.pcie_root.is_none() {
+            place.pcie_root.clone_from(&known.pcie_root);
+        }
+        if place.numa_node.is_none() {
+            place.numa_node = known.numa_node;
+            place.numa_siblings.clone_from(&known.numa_siblings);
+        }
+        place.iommu_group = place.iommu_group.or(known.iommu_group);
+    }
 }
 
 fn with_place(facts: Facts, name: DeviceName, place: Place, has_node: bool) -> Gpu {
@@ -216,15 +248,25 @@ impl Inventory {
         let discovery = match discover(&self.session, &self.roots, &mut self.names, &mut self.last).await {
             Ok(discovery) => discovery,
             Err(error) => {
-                self.fail(&error);
+                self.fail(error.to_string());
                 return false;
             }
         };
+        let Discovery { mut node, unseen, mut left_out } = discovery;
+        match &*self.current.borrow() {
+            Some(before) => keep_known(&mut node, before, &unseen),
+            // They are made after the driver is loaded, and what an earlier plugin published may be right.
+            None if !node.gpus.is_empty() && node.gpus.iter().all(|gpu| !gpu.has_node) => {
+                self.fail("no GPU has a device node yet".to_owned());
+                self.reported.log(left_out);
+                return false;
+            }
+            None => {}
+        }
         // No news while all is well: whoever watches would look at everything a second time.
         if self.failure.send_if_modified(|failure| failure.take().is_some()) {
             tracing::info!("NVML answers again");
         }
-        let Discovery { node, mut left_out } = discovery;
         // What is left out in either form is reported once all the same.
         left_out.extend(slice::left_out(self.form, &node));
         self.reported.log(left_out);
@@ -241,8 +283,7 @@ impl Inventory {
     }
 
     /// Logged once for each reason.
-    fn fail(&self, error: &nvml::Error) {
-        let reason = error.to_string();
+    fn fail(&self, reason: String) {
         self.failure.send_if_modified(|failure| {
             let new = failure.as_deref() != Some(&reason);
             if new {

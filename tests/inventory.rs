@@ -470,6 +470,40 @@ async fn a_query_that_fails_now_and_then_changes_nothing() {
 }
 
 #[tokio::test]
+async fn nodes_and_places_that_cannot_be_looked_at_now_stay_what_they_were() {
+    let machine = Machine::builtin("dgx-a100-40gb");
+    let (mut inventory, Views { mut current, .. }) = machine.inventory();
+    assert!(inventory.look().await);
+    current.mark_unchanged();
+    // Without the table of majors no node can be looked at, without the bus no place.
+    let hidden = [machine.host.proc().join("devices"), machine.host.sys().join("bus/pci/devices")];
+    for path in &hidden {
+        fs::rename(path, path.with_extension("hidden")).unwrap();
+    }
+    assert!(inventory.look().await);
+    assert!(!current.has_changed().unwrap(), "{:?}", current.borrow());
+    for path in &hidden {
+        fs::rename(path.with_extension("hidden"), path).unwrap();
+    }
+    machine.host.lose_node(3).unwrap();
+    assert!(inventory.look().await);
+    assert_eq!(current.borrow().as_ref().unwrap().gpus.iter().filter(|gpu| gpu.has_node).count(), 7);
+}
+
+#[tokio::test]
+async fn until_there_is_any_device_node_nothing_is_known() {
+    let machine = Machine::builtin("hgx-a100-4gpu");
+    let count = machine.host.topology().gpus.len();
+    for minor in 0..count {
+        machine.host.lose_node(minor.try_into().unwrap()).unwrap();
+    }
+    let (mut inventory, Views { current, failure, .. }) = machine.inventory();
+    assert!(!inventory.look().await);
+    assert!(current.borrow().is_none());
+    assert_eq!(failure.borrow().as_deref(), Some("no GPU has a device node yet"));
+}
+
+#[tokio::test]
 async fn a_link_that_cannot_be_read_stays_what_it_was_and_one_that_goes_down_does_not() {
     let machine = Machine::builtin("a100-pcie-bridged-4gpu");
     let (mut inventory, Views { current, .. }) = machine.inventory();

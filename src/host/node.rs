@@ -180,6 +180,11 @@ impl Devices {
 // === impl NodeError ===
 
 impl NodeError {
+    /// Whether it says that there is no such node, and not that none could be seen.
+    pub fn is_absence(&self) -> bool {
+        !matches!(self, Self::Unreadable { .. } | Self::Majors { .. })
+    }
+
     /// Whether the node may be there a moment later. What is in its place does not go by itself.
     pub fn may_pass(&self) -> bool {
         match self {

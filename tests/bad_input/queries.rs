@@ -164,8 +164,8 @@ async fn any_query_of_one_gpu_may_fail_with_any_code_at_the_cost_of_that_gpu_alo
         for code in CODES {
             let case = format!("{query} answers {code}");
             bench.host.node().update(|state| state.faults = vec![fault(query, Some(GPU), code)]).unwrap();
-            let Discovery { node, left_out } = bench.discover().await;
-            let after = devices(&Discovery { node, left_out: Vec::new() });
+            let Discovery { node, left_out, unseen } = bench.discover().await;
+            let after = devices(&Discovery { node, unseen, left_out: Vec::new() });
             let (ours, others): (Vec<_>, Vec<_>) = after.iter().partition(|device| device.name.as_str() == "gpu-2");
             assert_eq!(others.len(), 3, "{case}");
             for device in others {
