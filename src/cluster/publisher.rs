@@ -44,7 +44,7 @@ use super::version::Version;
 use super::{Cluster, wire};
 use crate::slice::fallback::{self, Extras};
 use crate::slice::{Pool, Slice};
-use budget::Budget;
+use budget::{Budget, DRY_RUNS, WRITES};
 use known::Known;
 pub use metrics::Metrics;
 use metrics::{Outcome, Verb, Write};
@@ -59,7 +59,8 @@ pub struct Publisher {
     wanted: watch::Receiver<Option<Pool>>,
     report: Report,
     metrics: Metrics,
-    budget: Budget,
+    writes: Budget,
+    dry_runs: Budget,
     adopted: Adopted,
     known: Known,
     /// The UID of the Node object when it was last looked up.
@@ -101,7 +102,8 @@ impl Publisher {
             wanted,
             report,
             metrics,
-            budget: Budget::default(),
+            writes: Budget::new(WRITES),
+            dry_runs: Budget::new(DRY_RUNS),
             adopted: Adopted::default(),
             known: Known::default(),
             node_uid: None,
@@ -237,11 +239,11 @@ impl Publisher {
     async fn ask(&mut self, version: Version, pool: &Pool, changes: &[Change]) -> Result<Option<Look>, RequestError> {
         for change in changes {
             let Some(slice) = change.slice_of(pool).filter(|slice| self.known.is_new(slice)) else { continue };
-            let pause = self.budget.wait_for(1, Instant::now());
+            let pause = self.dry_runs.wait_for(1, Instant::now());
             if !pause.is_zero() {
                 return Ok(Some(Look::Throttled(pause)));
             }
-            self.budget.spend(Instant::now());
+            self.dry_runs.spend(Instant::now());
             let is_loss = match self.send(version, change, true).await {
                 Ok(answer) => self.known.answered(slice, slices::lost(change.body(), &answer)),
                 Err(error) if self.known.loses(known::refused(slice, &error)) => true,
@@ -266,12 +268,12 @@ impl Publisher {
             let resource_version = listed.resource_version.clone();
             return Ok(Look::Settled { version: listed.version, resource_version, generation });
         }
-        let pause = self.budget.wait_for(changes.len(), Instant::now());
+        let pause = self.writes.wait_for(changes.len(), Instant::now());
         if !pause.is_zero() {
             return Ok(Look::Throttled(pause));
         }
         for change in changes {
-            if !self.budget.wait_for(1, Instant::now()).is_zero() {
+            if !self.writes.wait_for(1, Instant::now()).is_zero() {
                 break;
             }
             if self.write(listed.version, &change, change.slice_of(pool)).await? {
@@ -324,7 +326,7 @@ impl Publisher {
 
     /// True if the server does not keep all extras of the slice.
     async fn write(&mut self, version: Version, change: &Change, slice: Option<&Slice>) -> Result<bool, RequestError> {
-        self.budget.spend(Instant::now());
+        self.writes.spend(Instant::now());
         let result = self.send(version, change, false).await;
         let verb = Verb::of(change);
         let gone = verb == Verb::delete && result.as_ref().is_err_and(RequestError::is_object_missing);

@@ -8,31 +8,36 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// In any minute, dry runs included. Events are limited to two in a minute.
-const WRITES: usize = AT_ONCE + 6;
+/// Writes in any minute. A 16-GPU node under dynamic MIG has 18 slices, so that a new generation still goes out in one go.
+pub(super) const WRITES: usize = 18;
 
-/// A 16-GPU node under dynamic MIG has 18 slices, so that a new generation still goes out in one go. The dry runs before it
-/// do not keep it back: one finds out about most slices that follow.
-const AT_ONCE: usize = 18;
+/// Dry runs in any minute: one finds out about most slices that follow.
+pub(super) const DRY_RUNS: usize = 6;
 
 const WINDOW: Duration = Duration::from_secs(60);
 
 /// The times of the writes of the last minute.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Budget {
+    limit: usize,
     recent: VecDeque<Instant>,
 }
 
 // === impl Budget ===
 
 impl Budget {
+    /// For so many in any minute.
+    pub(super) fn new(limit: usize) -> Self {
+        Self { limit, recent: VecDeque::new() }
+    }
+
     /// How long to wait before making this many writes in a row; zero when they may go out now. More than fit into one
     /// minute may start when next to nothing else was written in the last one.
     pub(super) fn wait_for(&mut self, writes: usize, now: Instant) -> Duration {
         while self.recent.front().is_some_and(|write| now.duration_since(*write) >= WINDOW) {
             self.recent.pop_front();
         }
-        let excess = (self.recent.len() + writes.min(AT_ONCE)).saturating_sub(WRITES);
+        let excess = (self.recent.len() + writes.min(self.limit)).saturating_sub(self.limit);
         let Some(last) = excess.checked_sub(1).and_then(|index| self.recent.get(index)) else {
             return Duration::ZERO;
         };
@@ -55,7 +60,7 @@ mod tests {
 
     #[test]
     fn no_minute_has_more_writes_than_the_limit() {
-        let (start, mut budget) = (Instant::now(), Budget::default());
+        let (start, mut budget) = (Instant::now(), Budget::new(WRITES));
         let mut now = start;
         let mut times = Vec::new();
         for _ in 0..100 {
@@ -71,21 +76,19 @@ mod tests {
 
     #[test]
     fn writes_that_belong_together_wait_until_all_fit() {
-        let (start, mut budget) = (Instant::now(), Budget::default());
-        (0..16).for_each(|second| budget.spend(after(start, second)));
+        let (start, mut budget) = (Instant::now(), Budget::new(WRITES));
+        (0..10).for_each(|second| budget.spend(after(start, second)));
         let now = after(start, 20);
         assert_eq!(budget.wait_for(8, now), Duration::ZERO);
-        // Eleven fit when the third of the sixteen writes is a minute old.
+        // Eleven fit when the third of the ten writes is a minute old.
         assert_eq!(budget.wait_for(11, now), after(start, 62) - now);
     }
 
     #[test]
     fn more_than_a_minutes_worth_starts_once_the_last_minute_was_quiet() {
-        let (start, mut budget) = (Instant::now(), Budget::default());
-        for _ in 0..=WRITES - AT_ONCE {
-            assert_eq!(budget.wait_for(40, start), Duration::ZERO);
-            budget.spend(start);
-        }
+        let (start, mut budget) = (Instant::now(), Budget::new(WRITES));
+        assert_eq!(budget.wait_for(40, start), Duration::ZERO);
+        budget.spend(start);
         assert_eq!(budget.wait_for(40, start), WINDOW);
         assert_eq!(budget.wait_for(40, start + WINDOW), Duration::ZERO);
     }
