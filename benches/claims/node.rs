@@ -130,6 +130,7 @@ fn allocated_claim(node: &Node, namespace: &str, name: &str, device: &str) -> an
     claim["status"]["allocation"] = json!({"devices": {"results": [
         {"request": "gpu", "driver": DRIVER, "pool": NODE, "device": device, "adminAccess": admin},
     ]}});
+    claim["status"]["reservedFor"] = json!([{"resource": "pods", "name": "nobody", "uid": "nobody"}]);
     let claim =
         node.api.update_status(claim).map_err(|failure| anyhow::anyhow!("cannot allocate a claim: {failure}"))?;
     let uid = claim["metadata"]["uid"].as_str().context("the API server gives UIDs")?;
