@@ -1,3 +1,5 @@
+mod given_up;
+
 use std::io;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
