@@ -2,7 +2,7 @@
 
 use futures::stream;
 use proptest::prelude::*;
-use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::watch;
 use tonic::service::Routes;
 use tonic::transport::Server;

@@ -10,6 +10,7 @@ use crate::claim::Claim;
 use crate::claim::example::{POOL, mk_claim, mk_node, mk_uid};
 use crate::cluster::fake::{Fake, Fault};
 use crate::device::Node;
+use crate::inventory::Views;
 use crate::prepare;
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -97,7 +98,12 @@ impl Rig {
             pool: POOL.to_owned(),
             boot_id: "boot".to_owned(),
         };
-        let preparer = Preparer::open(settings, inventory.subscribe(), prepare::Metrics::default()).await.unwrap();
+        let views = Views {
+            current: inventory.subscribe(),
+            looked: watch::Sender::new(None).subscribe(),
+            failure: watch::Sender::new(None).subscribe(),
+        };
+        let preparer = Preparer::open(settings, views, prepare::Metrics::default()).await.unwrap();
         let collector = Collector::new(fake.cluster(), preparer.clone(), &mut Registry::default());
         let released = collector.released.clone();
         Self { fake, host, _inventory: inventory, preparer, released, _task: tokio::spawn(collector.run()) }
