@@ -15,6 +15,7 @@ mod driver;
 mod gone_claims;
 mod hook;
 mod readiness;
+mod telling;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -149,7 +150,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     running.spawn(report_health(views.clone(), node_name, health));
     running.spawn(publisher.run());
     running.spawn(damage);
-    running.spawn(Collector::new(cluster, preparer.clone(), &mut registry).run());
+    running.spawn(Collector::new(cluster, preparer.clone(), dra.tasks(), &mut registry).run());
 
     until_specs_kept(&stop, &preparer, views.clone()).await;
     let registrar = kubelet::serve_registrar(&kubelet, &dra, &kubelet_metrics).await?;

@@ -260,6 +260,12 @@ impl Preparer {
         self.shared.contested.send_replace(BTreeSet::new())
     }
 
+    /// Is at work on GPUs until what is answered is dropped.
+    #[cfg(test)]
+    pub(crate) async fn hold(&self, gpus: &BTreeSet<GpuUuid>) -> impl Drop + use<> {
+        self.shared.locks.gpus(gpus).await.expect("locks can be taken")
+    }
+
     /// What it counts.
     pub fn metrics(&self) -> &Metrics {
         &self.shared.metrics
