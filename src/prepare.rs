@@ -41,6 +41,7 @@ mod machine;
 mod metrics;
 mod notices;
 mod record;
+mod remnant;
 mod siblings;
 mod store;
 #[cfg(test)]
@@ -238,17 +239,20 @@ impl Preparer {
         self.shared.stopping.cancel();
     }
 
-    /// The claims that have a record, but for those that only a newer version of this driver understands.
+    /// The claims that have a record, also those of whose record only the name can be read, but for those that only a
+    /// newer version of this driver understands.
     pub fn claims(&self) -> BTreeSet<ClaimUid> {
         self.shared.machine.claims()
     }
 
-    /// The name of a claim that has a record which can be read.
+    /// The name of a claim that has a record, as far as it can be read.
     pub async fn name_of(&self, uid: &ClaimUid) -> Option<ClaimName> {
         let by = Instant::now() + waiting::BUDGET;
         let _claim = turn_by(by, THE_CLAIM, self.shared.locks.claim(uid)).await.ok()?;
-        let record = self.shared.load(uid).await.ok().flatten()?;
-        Some(record.claim.name)
+        match self.shared.load(uid).await.ok()? {
+            Some(record) => Some(record.claim.name),
+            None => self.shared.machine.name_of_remnant(uid),
+        }
     }
 
     /// Waits until claims are found to hold GPUs that others want, and answers which. Each is answered once for each time
