@@ -246,14 +246,17 @@ impl Store {
             Err(source) => return Err(StoreError::Directory { act: "list", path: directory, source }),
         };
         for entry in entries {
-            let path =
-                entry.map_err(|source| StoreError::Directory { act: "list", path: directory.clone(), source })?.path();
+            let entry =
+                entry.map_err(|source| StoreError::Directory { act: "list", path: directory.clone(), source })?;
+            let path = entry.path();
             // `<claim uid>.json`, or `<claim uid>.json.<number>`.
-            let numbered =
-                path.extension().is_some_and(|end| end.to_str().is_some_and(|end| end.parse::<u32>().is_ok()));
-            let named = if numbered { path.with_extension("") } else { path.clone() };
+            let number = path.extension().and_then(|end| end.to_str()?.parse::<u32>().ok());
+            let uid = uid_of(&number.map_or_else(|| path.clone(), |_| path.with_extension("")));
+            let is_file = entry.file_type().is_ok_and(|kind| kind.is_file());
             // What cannot be read holds nothing: people were told when it was moved.
-            if let (Some(uid), Ok(bytes)) = (uid_of(&named), fs::read(&path)) {
+            if let Some(uid) = uid.filter(|_| is_file)
+                && let Ok(bytes) = fs::read(&path)
+            {
                 remnants.entry(uid).or_default().add(Remnant::of(&bytes));
             }
         }
