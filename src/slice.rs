@@ -148,7 +148,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::device::{Driver, GpuUuid, Link, Mig, PciAddress, Peer, Place};
+    use crate::device::{Driver, GpuUuid, Link, Mig, Partitioning, PciAddress, Peer, Place};
 
     fn gpu(number: u32) -> Gpu {
         let bus = u8::try_from(number % 256).unwrap();
@@ -163,7 +163,8 @@ mod tests {
             cuda_compute_capability: Some((8, 0)),
             memory_bytes: Some(80 << 30),
             addressing_mode: None,
-            mig: Mig { capable: true, enabled: false },
+            mig: Mig { capable: true, ..Mig::default() },
+            partitioning: Partitioning::Static,
             links: vec![Link { version: Some(3), peer: Peer::Switch }; 12],
             fabric: None,
             place: Place {

@@ -14,7 +14,8 @@ use fake_node::release::Release;
 use gpu_dra_plugin::cluster::slices::{Owner, desired};
 use gpu_dra_plugin::device::attribute::Form;
 use gpu_dra_plugin::device::{
-    AddressingMode, DeviceName, Driver, Fabric, Gpu, GpuUuid, Link, Mig, Node, PciAddress, Peer, Place, attribute,
+    AddressingMode, DeviceName, Driver, Fabric, Gpu, GpuUuid, Link, Mig, Node, Partitioning, PciAddress, Peer, Place,
+    attribute,
 };
 use gpu_dra_plugin::slice::fallback::{Extras, without};
 use gpu_dra_plugin::slice::{Device, Pool, left_out, pool, pool_in};
@@ -66,7 +67,11 @@ fn gpu() -> impl Strategy<Value = Gpu> {
     let uuid = prop_oneof![any::<u128>().prop_map(|n| format!("GPU-{n:032x}")), "GPU-[0-9a-zA-Z-]{60}"];
     let fabric = prop_oneof![4 => Just(None), 1 => any::<u32>().prop_map(|clique| Some(Fabric {
         cluster: "00000001-0000-0000-0000-000000000001".to_owned(), clique }))];
-    let mig = (any::<bool>(), prop::bool::weighted(0.1)).prop_map(|(capable, enabled)| Mig { capable, enabled });
+    let mig = (any::<bool>(), prop::bool::weighted(0.1)).prop_map(|(capable, enabled)| Mig {
+        capable,
+        enabled,
+        ..Mig::default()
+    });
     (uuid, pci, name, any::<Option<(u32, u32)>>(), memory, mode, place, fabric, mig).prop_map(
         |(uuid, pci, product_name, cuda_compute_capability, memory_bytes, addressing_mode, place, fabric, mig)| Gpu {
             name: DeviceName::gpu(0),
@@ -80,6 +85,7 @@ fn gpu() -> impl Strategy<Value = Gpu> {
             memory_bytes,
             addressing_mode,
             mig,
+            partitioning: Partitioning::Static,
             links: Vec::new(),
             fabric,
             place,

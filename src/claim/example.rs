@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{AllocationResult, Claim, ClaimName, ClaimUid, OpaqueConfig};
-use crate::device::{DeviceName, Driver, Gpu, GpuUuid, Mig, Node, PciAddress, Place};
+use crate::device::{DeviceName, Driver, Gpu, GpuUuid, Mig, Node, Partitioning, PciAddress, Place};
 
 pub(crate) const POOL: &str = "node-a";
 
@@ -25,6 +25,7 @@ pub(crate) fn mk_gpu(number: u32) -> Gpu {
         memory_bytes: None,
         addressing_mode: None,
         mig: Mig::default(),
+        partitioning: Partitioning::Static,
         links: Vec::new(),
         fabric: None,
         place: Place::default(),

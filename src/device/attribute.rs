@@ -213,7 +213,7 @@ impl Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::device::{DeviceName, GpuUuid, Mig, PciAddress, Place};
+    use crate::device::{DeviceName, GpuUuid, Mig, Partitioning, PciAddress, Place};
 
     fn h100() -> Gpu {
         Gpu {
@@ -227,7 +227,8 @@ mod tests {
             cuda_compute_capability: Some((9, 0)),
             memory_bytes: Some(81559 << 20),
             addressing_mode: Some(AddressingMode::Hmm),
-            mig: Mig { capable: true, enabled: false },
+            mig: Mig { capable: true, ..Mig::default() },
+            partitioning: Partitioning::Static,
             links: Vec::new(),
             fabric: None,
             place: Place {
