@@ -50,7 +50,6 @@ mod waiting;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::SystemTime;
 
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -72,7 +71,7 @@ use crate::cdi;
 use crate::claim::plan::{plan, wanted};
 use crate::claim::{Claim, ClaimName, ClaimUid};
 use crate::device::{DeviceName, GpuUuid, Node};
-use crate::inventory::Current;
+use crate::inventory::Views;
 
 /// Prepares and unprepares claims. Cheap to clone; all clones share one state.
 #[derive(Debug, Clone)]
@@ -126,7 +125,7 @@ pub struct PreparedDevice {
 #[derive(Debug)]
 struct Shared {
     machine: Arc<Machine>,
-    inventory: Current,
+    views: Views,
     attempts: Attempts,
     locks: Locks,
     metrics: Metrics,
@@ -134,6 +133,10 @@ struct Shared {
     released: watch::Sender<()>,
     /// Claims that were found in another's way and not asked for since.
     contested: watch::Sender<BTreeSet<ClaimUid>>,
+    /// Whether a container could be given a GPU, as the keeper saw it last.
+    usable: watch::Sender<Result<(), String>>,
+    /// Cancelled once specs have been seen to.
+    specs_kept: CancellationToken,
     /// Nobody waits any longer once it is cancelled.
     stopping: CancellationToken,
 }
@@ -143,18 +146,20 @@ struct Shared {
 impl Preparer {
     /// Takes up what an earlier process left: half-done work is reverted, and specs without a record go. For those of
     /// prepared claims see [`keep_specs`](Self::keep_specs).
-    pub async fn open(settings: Settings, inventory: Current, metrics: Metrics) -> Result<Self, OpenError> {
+    pub async fn open(settings: Settings, views: Views, metrics: Metrics) -> Result<Self, OpenError> {
         let opened = tokio::task::spawn_blocking(|| Machine::open(settings)).await;
         let machine = Arc::new(opened.unwrap_or(Err(OpenError::Internal))?);
         let locks = Locks::new(Arc::clone(machine.siblings()));
         let shared = Shared {
             machine,
-            inventory,
+            views,
             attempts: Attempts::default(),
             locks,
             metrics,
             released: watch::Sender::new(()),
             contested: watch::Sender::default(),
+            usable: watch::Sender::new(Err("not looked at yet".to_owned())),
+            specs_kept: CancellationToken::new(),
             stopping: CancellationToken::new(),
         };
         shared.count_prepared();
@@ -172,16 +177,34 @@ impl Preparer {
         self.shared.machine.damage().take().await
     }
 
-    /// Makes the specs of prepared claims right, now and after every look at the GPUs, of which `looked` tells. Ends
-    /// when there will be no more looks.
-    pub async fn keep_specs(self, mut looked: watch::Receiver<Option<SystemTime>>) {
+    /// Makes the specs of prepared claims right, now and after every look at the GPUs. Ends when there will be no more
+    /// looks.
+    pub async fn keep_specs(self) {
+        let Views { current: _, mut looked, mut failure } = self.shared.views.clone();
         let mut keeper = Keeper::new(self.shared);
         loop {
             keeper.keep().await;
-            if looked.changed().await.is_err() {
+            let news = tokio::select! {
+                news = looked.changed() => news,
+                news = failure.changed() => news,
+            };
+            if news.is_err() {
                 return;
             }
         }
+    }
+
+    /// Waits until [`keep_specs`](Self::keep_specs) has seen to the specs of all claims that were prepared at the start,
+    /// which takes a look at the GPUs if there are any such claims.
+    pub async fn specs_kept(&self) {
+        self.shared.specs_kept.cancelled().await;
+    }
+
+    /// Whether a container could be given a GPU at the moment, or what is missing: a file of the driver, or a device node
+    /// that all containers share. NVML can be well without them, and then every claim would fail. As often as
+    /// [`keep_specs`](Self::keep_specs) looks.
+    pub fn usable(&self) -> watch::Receiver<Result<(), String>> {
+        self.shared.usable.subscribe()
     }
 
     /// Takes note that the kubelet asks for this claim, which is still to be read.
@@ -235,6 +258,12 @@ impl Preparer {
         // The sender is ours: it cannot be gone.
         drop(contested.wait_for(|claims| !claims.is_empty()).await);
         self.shared.contested.send_replace(BTreeSet::new())
+    }
+
+    /// Is at work on GPUs until what is answered is dropped.
+    #[cfg(test)]
+    pub(crate) async fn hold(&self, gpus: &BTreeSet<GpuUuid>) -> impl Drop + use<> {
+        self.shared.locks.gpus(gpus).await.expect("locks can be taken")
     }
 
     /// What it counts.
@@ -291,7 +320,7 @@ impl Shared {
             return Ok(None);
         }
         check_repeat(&record, claim)?;
-        let node = self.inventory.borrow().clone();
+        let node = self.views.current.borrow().clone();
         self.blocking(move |machine| Ok(machine.is_current(&record, node.as_deref()).then(|| record.answer()))).await
     }
 
@@ -323,7 +352,8 @@ impl Shared {
 
     /// What the node has now. To be asked under the locks of the GPUs: what is written of an older look would be wrong.
     fn node(&self) -> Result<Arc<Node>, Error> {
-        self.inventory.borrow().clone().ok_or(Error::NotReady)
+        let node = self.views.current.borrow().clone();
+        node.ok_or_else(|| Error::NotReady { reason: self.views.failure.borrow().clone() })
     }
 
     async fn load(&self, uid: &ClaimUid) -> Result<Option<Record>, Error> {

@@ -114,8 +114,8 @@ impl Run<'_> {
     async fn fail(&self, step: usize, fault: Fault) -> Option<Preparer> {
         let (preparer, answer) = if matches!(self.act, Act::Start) {
             self.faulty.arm(step, fault);
-            let (settings, inventory) = (self.disk.settings(), self.disk.inventory.subscribe());
-            match Preparer::open(settings, inventory, Metrics::default()).await {
+            let (settings, views) = (self.disk.settings(), self.disk.views());
+            match Preparer::open(settings, views, Metrics::default()).await {
                 Ok(preparer) => {
                     Keeper::new(Arc::clone(&preparer.shared)).keep().await;
                     (Some(preparer), self.wanted.clone())

@@ -96,6 +96,22 @@ async fn what_does_not_pass_is_the_answer_when_the_budget_ends() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn while_nvml_is_silent_the_answer_says_why_as_it_is_known_in_the_end() {
+    let disk = Disk::new();
+    disk.inventory.send_replace(None);
+    let preparer = disk.start().await;
+    let waiting = begin(&preparer, mk_claim_a());
+    settle().await;
+    for reason in ["the driver is not loaded", "nvmlInit did not return"] {
+        disk.failure.send_replace(Some(reason.to_owned()));
+        settle().await;
+    }
+    let message = waiting.await.unwrap().unwrap_err().to_string();
+    let expected = "the node's GPUs are not known yet: nvmlInit did not return; see the log of the driver on this node";
+    assert_eq!(message, expected);
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_takes_somebody_to_act_is_answered_at_once() {
     let disk = Disk::new();
     let preparer = disk.start().await;
@@ -247,7 +263,7 @@ async fn when_there_will_be_no_more_looks_nobody_waits_for_one() {
     settle().await;
     let start = Instant::now();
     drop(disk.inventory);
-    assert!(matches!(waiting.await.unwrap(), Err(Error::NotReady)));
+    assert!(matches!(waiting.await.unwrap(), Err(Error::NotReady { .. })));
     assert_eq!(start.elapsed(), Duration::ZERO);
 }
 
