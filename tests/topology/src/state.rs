@@ -4,6 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
+use crate::Gpu;
+use crate::mig::Instances;
+
 /// Everything that can differ from the [`Topology`](crate::Topology). The default is a healthy machine.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -53,6 +56,8 @@ pub struct GpuState {
     pub mig_enabled: Option<bool>,
     /// MIG mode after the next reset.
     pub mig_pending: Option<bool>,
+    /// MIG instances. They follow the rules as long as they are created through [`NodeDir`](crate::NodeDir) or NVML.
+    pub mig: Instances,
     /// Links that differ from the topology, by link number.
     pub links: BTreeMap<u32, LinkState>,
     /// Fabric registration that differs from the topology.
@@ -95,6 +100,15 @@ pub struct Event {
     pub gpu_instance: u32,
     /// Compute instance, `0xFFFF_FFFF` for the whole GPU instance.
     pub compute_instance: u32,
+}
+
+// === impl GpuState ===
+
+impl GpuState {
+    /// Whether MIG mode is on.
+    pub fn mig_on(&self, gpu: &Gpu) -> bool {
+        self.mig_enabled.unwrap_or(gpu.mig_enabled)
+    }
 }
 
 // === impl Event ===
