@@ -1,16 +1,17 @@
 //! The way into every function: one macro declares the C symbol, one function runs the checks that all calls share.
 //!
 //! ```text
-//!  C caller ─▶ catch_unwind ─▶ initialised? ─▶ calls.log ─▶ faults ─▶ driver version ─▶ handle ─▶ lost, unsupported ─▶ body
-//!                   └ 999           1                      any code        18              2          15, 3
+//!  C caller ─▶ catch_unwind ─▶ initialised? ─▶ calls.log ─▶ faults ─▶ driver version ─▶ handle ─▶ lost, unsupported ─▶ body ─▶ late faults
+//!                   └ 999           1                      any code        18              2          15, 3                 any code
 //! ```
 
+use std::cell::Cell;
 use std::io::ErrorKind;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use nvml_wrapper_sys::bindings::{nvmlDevice_t, nvmlReturn_t};
-use topology::{Board, Gpu, GpuState, State};
+use topology::{Board, Fault, Gpu, GpuState, State};
 
 use crate::code::{Answer, Code, SUCCESS};
 use crate::fault::About;
@@ -25,6 +26,8 @@ pub(crate) struct Call {
     pub(crate) node: Arc<Node>,
     /// What happened to it, as of this call.
     pub(crate) state: Arc<State>,
+    /// What goes wrong when the work is done.
+    late: Cell<Option<Fault>>,
 }
 
 /// One call about a GPU, past the checks.
@@ -48,16 +51,25 @@ impl Call {
     /// The checks of a call on a node, which need not be initialised yet.
     pub(crate) fn check(name: &'static str, node: Arc<Node>, about: About) -> Answer<Self> {
         node.log(name, about.gpu());
-        let state = fault::meet(&node, name, about)?;
+        let (state, late) = fault::meet(&node, name, about)?;
         if node.driver_version(&state) != session::built_for(&node, &state) {
             return Err(Code::LIB_RM_VERSION_MISMATCH);
         }
-        Ok(Self { name, node, state })
+        Ok(Self { name, node, state, late: Cell::new(late) })
+    }
+
+    /// Ends the call: a late fault comes after the work, whether that succeeded or not.
+    pub(crate) fn end(self, answer: Answer) -> Answer {
+        self.late.take().map_or(Ok(()), |fault| fault::suffer(&self.node, &fault))?;
+        answer
     }
 
     /// A GPU that the body found by its index in the topology: what could go wrong with this GPU goes wrong here.
     pub(crate) fn found(&self, index: usize) -> Answer<Device<'_>> {
-        fault::meet(&self.node, self.name, About::Found(index))?;
+        let (_, late) = fault::meet(&self.node, self.name, About::Found(index))?;
+        if late.is_some() {
+            self.late.set(late);
+        }
         self.device(index)
     }
 
@@ -119,7 +131,11 @@ pub(crate) fn guard(body: impl FnOnce() -> Answer) -> nvmlReturn_t {
 
 /// An entry point about the machine, or whose body finds the GPU.
 pub(crate) fn system(name: &'static str, body: impl FnOnce(&Call) -> Answer) -> nvmlReturn_t {
-    guard(|| body(&Call::begin(name)?))
+    guard(|| {
+        let call = Call::begin(name)?;
+        let answer = body(&call);
+        call.end(answer)
+    })
 }
 
 /// An entry point whose first argument is a GPU.
@@ -132,7 +148,8 @@ pub(crate) fn device(
         let node = session::current()?;
         let index = handle::gpu(&node, device);
         let call = Call::check(name, node, index.map_or(About::NoGpu, About::Gpu))?;
-        body(&call.device(index.ok_or(Code::INVALID_ARGUMENT)?)?)
+        let answer = index.ok_or(Code::INVALID_ARGUMENT).and_then(|index| body(&call.device(index)?));
+        call.end(answer)
     })
 }
 

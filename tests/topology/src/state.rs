@@ -20,7 +20,14 @@ pub struct State {
     pub gpus: BTreeMap<usize, GpuState>,
 }
 
-/// A call that fails, is slow, or never returns.
+/// A call that fails, is slow, never returns, or is the last one of its process.
+///
+/// It sleeps, hangs, dies and answers, in this order, as far as it is told to. For example, the plugin's third call that
+/// creates a GPU instance creates it, and the plugin never learns of it:
+///
+/// ```json
+/// { "call": "nvmlDeviceCreateGpuInstanceWithPlacement", "after": 2, "kill": true, "late": true }
+/// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Fault {
@@ -34,6 +41,10 @@ pub struct Fault {
     pub delay_ms: u64,
     /// Never return while this fault is in the state file.
     pub hang: bool,
+    /// Kill the calling process with SIGKILL.
+    pub kill: bool,
+    /// Bite when the call has done its work, just before it returns, instead of before it does anything.
+    pub late: bool,
     /// How many matching calls of a process pass before the fault bites.
     pub after: u64,
     /// How often it bites in a process; absent means for ever.
