@@ -16,6 +16,7 @@ use topology::{Board, Fault, Gpu, GpuState, State};
 use crate::code::{Answer, Code, SUCCESS};
 use crate::fault::About;
 use crate::node::Node;
+use crate::report::tell_error;
 use crate::{fault, handle, session};
 
 /// One call about the machine, past the checks.
@@ -101,7 +102,7 @@ impl Call {
 
 impl Device<'_> {
     /// Changes what the state file says of this GPU, for all processes. Who may not write it is who may not change a GPU.
-    pub(crate) fn change(&self, change: impl FnOnce(&mut GpuState)) -> Answer {
+    pub(crate) fn change<T>(&self, change: impl FnOnce(&mut GpuState) -> T) -> Answer<T> {
         let index = self.index;
         let changed = self.call.node.dir.update(|state| change(state.gpus.entry(index).or_default()));
         changed.map_err(|error| refusal(&error))
@@ -116,7 +117,10 @@ fn refusal(error: &topology::Error) -> Code {
         {
             Code::NO_PERMISSION
         }
-        _ => Code::UNKNOWN,
+        _ => {
+            tell_error(error);
+            Code::UNKNOWN
+        }
     }
 }
 
@@ -138,17 +142,17 @@ pub(crate) fn system(name: &'static str, body: impl FnOnce(&Call) -> Answer) -> 
     })
 }
 
-/// An entry point whose first argument is a GPU.
-pub(crate) fn device(
+/// An entry point about a GPU or a part of it: `find` knows which GPU from the handle, if it is one.
+pub(crate) fn about(
     name: &'static str,
-    device: nvmlDevice_t,
-    body: impl FnOnce(&Device<'_>) -> Answer,
+    find: impl FnOnce(&Node) -> Option<usize>,
+    body: impl FnOnce(Device<'_>) -> Answer,
 ) -> nvmlReturn_t {
     guard(|| {
         let node = session::current()?;
-        let index = handle::gpu(&node, device);
+        let index = find(&node);
         let call = Call::check(name, node, index.map_or(About::NoGpu, About::Gpu))?;
-        let answer = index.ok_or(Code::INVALID_ARGUMENT).and_then(|index| body(&call.device(index)?));
+        let answer = index.ok_or(Code::INVALID_ARGUMENT).and_then(|index| body(call.device(index)?));
         call.end(answer)
     })
 }
@@ -156,7 +160,9 @@ pub(crate) fn device(
 /// Declares exported functions. The first parameter says what the function is about:
 ///
 /// * `call: Call`: the machine; it is no C parameter;
-/// * `gpu: Device`: the C parameter `nvmlDevice_t device`, looked up and checked.
+/// * `gpu: Device`: the C parameter `nvmlDevice_t`, looked up and checked; a MIG device is NOT_SUPPORTED here;
+/// * `device: Either`: the same, and it may be a MIG device;
+/// * `part: GpuInstance`, `part: ComputeInstance`: the C parameters `nvmlGpuInstance_t` and `nvmlComputeInstance_t`.
 ///
 /// Several names before one parameter list are the versions of a function with the same prototype.
 macro_rules! nvml {
@@ -178,14 +184,26 @@ macro_rules! nvml {
             })
         }
     };
-    (@one $name:ident ($gpu:ident: Device $(, $arg:ident: $type:ty)* $(,)?) $body:block) => {
+    (@one $name:ident ($gpu:ident: Device $($rest:tt)*) $body:block) => {
+        nvml!(@on $name [device nvmlDevice_t] $gpu ($($rest)*) $body);
+    };
+    (@one $name:ident ($device:ident: Either $($rest:tt)*) $body:block) => {
+        nvml!(@on $name [either nvmlDevice_t] $device ($($rest)*) $body);
+    };
+    (@one $name:ident ($part:ident: GpuInstance $($rest:tt)*) $body:block) => {
+        nvml!(@on $name [gpu_instance nvmlGpuInstance_t] $part ($($rest)*) $body);
+    };
+    (@one $name:ident ($part:ident: ComputeInstance $($rest:tt)*) $body:block) => {
+        nvml!(@on $name [compute_instance nvmlComputeInstance_t] $part ($($rest)*) $body);
+    };
+    (@on $name:ident [$kind:ident $handle:ident] $target:ident ($(, $arg:ident: $type:ty)* $(,)?) $body:block) => {
         /// See `nvml.h`.
         #[unsafe(no_mangle)]
         pub(crate) unsafe extern "C" fn $name(
-            device: ::nvml_wrapper_sys::bindings::nvmlDevice_t,
+            handle: ::nvml_wrapper_sys::bindings::$handle,
             $($arg: $type),*
         ) -> ::nvml_wrapper_sys::bindings::nvmlReturn_t {
-            $crate::call::device(stringify!($name), device, |$gpu| {
+            $crate::part::$kind(stringify!($name), handle, |$target| {
                 // SAFETY: the caller keeps the contract of nvml.h: every pointer is null, or valid for its type and
                 // for the length passed beside it, for the time of the call.
                 #[allow(unused_unsafe, reason = "not every body touches a pointer")]
@@ -205,7 +223,7 @@ macro_rules! stubs {
             device: ::nvml_wrapper_sys::bindings::nvmlDevice_t,
             $(_: $type),*
         ) -> ::nvml_wrapper_sys::bindings::nvmlReturn_t {
-            $crate::call::device(stringify!($name), device, |_| Err($crate::code::Code::NOT_SUPPORTED))
+            $crate::part::device(stringify!($name), device, |_| Err($crate::code::Code::NOT_SUPPORTED))
         }
     };
     (@one $name:ident ($($type:ty),*)) => {
