@@ -7,16 +7,22 @@
 //! alone, never the GPU.
 
 pub mod attribute;
+#[cfg(test)]
+pub(crate) mod example;
+pub mod mig;
 pub mod model;
 pub mod name;
 pub mod nvlink;
+pub mod partition;
 
 use std::error::Error;
 use std::fmt;
 
 use crate::causes::with_causes;
 
+pub use mig::{Mig, MigUuid, Partitioning};
 pub use name::DeviceName;
+pub use partition::Partition;
 
 /// What a node has: its driver and its GPUs, sorted by device name.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -61,8 +67,10 @@ pub struct Gpu {
     pub memory_bytes: Option<u64>,
     /// How the GPU reaches system memory.
     pub addressing_mode: Option<AddressingMode>,
-    /// Whether it can be partitioned, and whether it is.
+    /// Whether it can be partitioned, and how it is.
     pub mig: Mig,
+    /// By whom.
+    pub partitioning: Partitioning,
     /// Its NVLinks that work.
     pub links: Vec<Link>,
     /// Its place in a multi-node NVLink fabric; `None` outside one and until registration succeeded.
@@ -100,15 +108,6 @@ pub enum AddressingMode {
     Hmm,
     /// Address translation services.
     Ats,
-}
-
-/// Multi-Instance GPU, in general.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Mig {
-    /// The board can be partitioned.
-    pub capable: bool,
-    /// MIG mode is on now: the GPU cannot be used as a whole.
-    pub enabled: bool,
 }
 
 /// One NVLink that is up.
@@ -178,6 +177,24 @@ impl LeftOut {
     /// With an error and its causes as the reason.
     pub fn new(what: impl Into<String>, error: &(dyn Error + 'static)) -> Self {
         Self { what: what.into(), why: with_causes(error) }
+    }
+}
+
+// === impl Gpu ===
+
+impl Gpu {
+    /// Whether claims can be given all of it. One that this plugin partitions stays on offer while it is partitioned: the
+    /// counters that its parts consume keep claims away.
+    pub fn is_offered_whole(&self) -> bool {
+        match self.partitioning {
+            Partitioning::Dynamic { whole } if self.is_dynamic() => whole,
+            Partitioning::Static | Partitioning::Dynamic { .. } => !self.mig.enabled,
+        }
+    }
+
+    /// Whether this plugin partitions it. What has no placement cannot be partitioned, whatever was asked for.
+    pub fn is_dynamic(&self) -> bool {
+        self.partitioning != Partitioning::Static && self.mig.memory_slices() > 0
     }
 }
 

@@ -21,7 +21,7 @@ use prometheus_client::registry::Registry;
 use tokio::sync::watch;
 
 use crate::device::attribute::Form;
-use crate::device::{DeviceName, Gpu, GpuUuid, LeftOut, Node, Place};
+use crate::device::{DeviceName, Gpu, GpuUuid, LeftOut, Node, Partitioning, Place};
 use crate::host::{Roots, pci};
 use crate::nvml::gpu::{self, Facts, Scan};
 use crate::nvml::{self, Session};
@@ -197,6 +197,7 @@ fn with_place(facts: Facts, name: DeviceName, place: Place, has_node: bool) -> G
         memory_bytes,
         addressing_mode,
         mig,
+        partitioning: Partitioning::Static,
         links: links.into_values().collect(),
         fabric: fabric.cluster,
         place,

@@ -228,7 +228,9 @@ fn boot_id(proc: &Path) -> anyhow::Result<String> {
 async fn lay_out(form: Form, mut inventory: Current, name: String, pool: watch::Sender<Option<Pool>>) {
     loop {
         let known = inventory.borrow_and_update().clone();
-        pool.send_replace(known.map(|node| slice::pool_in(form, &name, &node)));
+        pool.send_replace(
+            known.map(|node| slice::pool_in(slice::Layout { form, ..slice::Layout::default() }, &name, &node)),
+        );
         if inventory.changed().await.is_err() {
             return;
         }

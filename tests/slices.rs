@@ -14,14 +14,17 @@ use fake_node::release::Release;
 use gpu_dra_plugin::cluster::slices::{Owner, desired};
 use gpu_dra_plugin::device::attribute::Form;
 use gpu_dra_plugin::device::{
-    AddressingMode, DeviceName, Driver, Fabric, Gpu, GpuUuid, Link, Mig, Node, PciAddress, Peer, Place, attribute,
+    AddressingMode, DeviceName, Driver, Fabric, Gpu, GpuUuid, Link, Mig, Node, Partitioning, PciAddress, Peer, Place,
+    attribute,
 };
 use gpu_dra_plugin::slice::fallback::{Extras, without};
-use gpu_dra_plugin::slice::{Device, Pool, left_out, pool, pool_in};
+use gpu_dra_plugin::slice::{Counting, Device, Layout, Pool, left_out, pool, pool_in};
 use proptest::prelude::*;
 use proptest::sample::select;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
+
+const LISTS: Layout = Layout { form: Form::List, counting: Counting::Exact };
 
 /// Versions of real drivers, and what others made of theirs.
 const VERSIONS: [&str; 9] = [
@@ -66,7 +69,11 @@ fn gpu() -> impl Strategy<Value = Gpu> {
     let uuid = prop_oneof![any::<u128>().prop_map(|n| format!("GPU-{n:032x}")), "GPU-[0-9a-zA-Z-]{60}"];
     let fabric = prop_oneof![4 => Just(None), 1 => any::<u32>().prop_map(|clique| Some(Fabric {
         cluster: "00000001-0000-0000-0000-000000000001".to_owned(), clique }))];
-    let mig = (any::<bool>(), prop::bool::weighted(0.1)).prop_map(|(capable, enabled)| Mig { capable, enabled });
+    let mig = (any::<bool>(), prop::bool::weighted(0.1)).prop_map(|(capable, enabled)| Mig {
+        capable,
+        enabled,
+        ..Mig::default()
+    });
     (uuid, pci, name, any::<Option<(u32, u32)>>(), memory, mode, place, fabric, mig).prop_map(
         |(uuid, pci, product_name, cuda_compute_capability, memory_bytes, addressing_mode, place, fabric, mig)| Gpu {
             name: DeviceName::gpu(0),
@@ -80,6 +87,7 @@ fn gpu() -> impl Strategy<Value = Gpu> {
             memory_bytes,
             addressing_mode,
             mig,
+            partitioning: Partitioning::Static,
             links: Vec::new(),
             fabric,
             place,
@@ -145,7 +153,7 @@ proptest! {
         prop_assert_eq!(refusals(&pool), Vec::<String>::new());
 
         // With lists, only lists can be one too many; taken back, the pool is the one without.
-        let mut with_lists = pool_in(Form::List, "node-a", &node);
+        let mut with_lists = pool_in(LISTS, "node-a", &node);
         prop_assert_eq!(refusals(&with_lists), Vec::<String>::new());
         let taken_back = without(&with_lists, Extras { lists: true, ..Extras::NONE });
         for (device, plain) in devices(&taken_back).zip(devices(&pool)) {
@@ -183,7 +191,7 @@ proptest! {
     fn what_is_changed_or_missing_is_told(node in node()) {
         let told = |form| left_out(form, &node).into_iter().map(|left_out| left_out.what).collect::<BTreeSet<_>>();
         let listed = told(Form::List);
-        for device in pool_in(Form::List, "node-a", &node).slices.iter().flat_map(|slice| &slice.devices) {
+        for device in pool_in(LISTS, "node-a", &node).slices.iter().flat_map(|slice| &slice.devices) {
             let missing = format!("the attribute nvlinkCliques of {}", device.name);
             prop_assert_eq!(listed.contains(&missing), !device.attributes.contains_key("nvlinkCliques"), "{}", missing);
         }

@@ -164,8 +164,8 @@ fn switch_links(gpu: &Gpu) -> u32 {
     count_links(gpu, Peer::Switch)
 }
 
-/// A GPU in MIG mode reaches no other GPU, whatever its links say.
+/// A GPU that is used in parts reaches no other GPU, whatever its links say.
 fn count_links(gpu: &Gpu, peer: Peer) -> u32 {
-    let links = if gpu.mig.enabled { 0 } else { gpu.links.iter().filter(|link| link.peer == peer).count() };
+    let links = if gpu.is_offered_whole() { gpu.links.iter().filter(|link| link.peer == peer).count() } else { 0 };
     u32::try_from(links).unwrap_or(u32::MAX)
 }

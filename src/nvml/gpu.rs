@@ -170,10 +170,10 @@ fn addressing_mode(gpu: &Handle<'_>) -> Result<AddressingMode, Error> {
 /// Fails where the mode cannot be read and never was: offered as a whole, a GPU in MIG mode would be given to pods that
 /// cannot use it.
 fn mig(gpu: &Handle<'_>, last: Option<&Facts>, notes: &mut Notes) -> Result<Mig, Error> {
-    let answer = gpu.mig_mode().map(|enabled| Mig { capable: true, enabled });
+    let answer = gpu.mig_mode().map(|enabled| Mig { capable: true, enabled, ..Mig::default() });
     match (answer, last) {
         (Err(error), None) if !error.is_absent() => Err(error),
-        (answer, last) => Ok(notes.feature("MIG mode", answer, last.map(|last| last.mig))?.unwrap_or_default()),
+        (answer, last) => Ok(notes.feature("MIG mode", answer, last.map(|last| last.mig.clone()))?.unwrap_or_default()),
     }
 }
 

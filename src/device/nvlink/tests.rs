@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use super::*;
-use crate::device::{DeviceName, GpuUuid, Link, Mig, PciAddress, Place};
+use crate::device::{DeviceName, GpuUuid, Link, Mig, Partitioning, PciAddress, Place};
 
 /// GPUs in bus order. UUIDs descend, so that nothing can be right by sorting on the wrong key.
 fn gpus(count: usize) -> Vec<Gpu> {
@@ -23,6 +23,7 @@ fn gpus(count: usize) -> Vec<Gpu> {
             memory_bytes: None,
             addressing_mode: None,
             mig: Mig::default(),
+            partitioning: Partitioning::Static,
             links: Vec::new(),
             fabric: None,
             place: Place::default(),
@@ -240,7 +241,7 @@ fn a_link_that_is_up_at_one_end_only_joins_nothing() {
 #[test]
 fn a_partitioned_gpu_is_linked_to_none() {
     let mut gpus = switched(3, 12);
-    gpus[1].mig = Mig { capable: true, enabled: true };
+    gpus[1].mig = Mig { capable: true, enabled: true, ..Mig::default() };
     for groups in [domains(&gpus), cliques(&gpus), pairs(&gpus)] {
         assert_eq!(groups, [vec![0, 2], vec![1]]);
     }
