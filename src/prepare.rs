@@ -41,6 +41,7 @@ mod machine;
 mod metrics;
 mod notices;
 mod record;
+mod remnant;
 mod siblings;
 mod store;
 #[cfg(test)]
@@ -51,7 +52,7 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -72,6 +73,10 @@ use crate::claim::plan::{plan, wanted};
 use crate::claim::{Claim, ClaimName, ClaimUid};
 use crate::device::{DeviceName, GpuUuid, Node};
 use crate::inventory::Views;
+
+/// How many steps of the machine are on the disk at once, each on a thread that may block. Others wait without one, so that
+/// a disk that hangs takes no more.
+pub const STEPS_AT_ONCE: usize = 6;
 
 /// Prepares and unprepares claims. Cheap to clone; all clones share one state.
 #[derive(Debug, Clone)]
@@ -128,6 +133,7 @@ struct Shared {
     views: Views,
     attempts: Attempts,
     locks: Locks,
+    steps: Arc<Semaphore>,
     metrics: Metrics,
     /// Told of every release.
     released: watch::Sender<()>,
@@ -155,6 +161,7 @@ impl Preparer {
             views,
             attempts: Attempts::default(),
             locks,
+            steps: Arc::new(Semaphore::new(STEPS_AT_ONCE)),
             metrics,
             released: watch::Sender::new(()),
             contested: watch::Sender::default(),
@@ -238,17 +245,20 @@ impl Preparer {
         self.shared.stopping.cancel();
     }
 
-    /// The claims that have a record, but for those that only a newer version of this driver understands.
+    /// The claims that have a record, also those of whose record only the name can be read, but for those that only a
+    /// newer version of this driver understands.
     pub fn claims(&self) -> BTreeSet<ClaimUid> {
         self.shared.machine.claims()
     }
 
-    /// The name of a claim that has a record which can be read.
+    /// The name of a claim that has a record, as far as it can be read.
     pub async fn name_of(&self, uid: &ClaimUid) -> Option<ClaimName> {
         let by = Instant::now() + waiting::BUDGET;
         let _claim = turn_by(by, THE_CLAIM, self.shared.locks.claim(uid)).await.ok()?;
-        let record = self.shared.load(uid).await.ok().flatten()?;
-        Some(record.claim.name)
+        match self.shared.load(uid).await.ok()? {
+            Some(record) => Some(record.claim.name),
+            None => self.shared.machine.name_of_remnant(uid),
+        }
     }
 
     /// Waits until claims are found to hold GPUs that others want, and answers which. Each is answered once for each time
@@ -369,7 +379,14 @@ impl Shared {
     ) -> Result<T, Error> {
         let machine = Arc::clone(&self.machine);
         let span = tracing::Span::current();
-        let done = tokio::task::spawn_blocking(move || span.in_scope(|| step(&machine))).await;
+        // Nobody closes it.
+        let permit = Arc::clone(&self.steps).acquire_owned().await;
+        let done = tokio::task::spawn_blocking(move || {
+            // Until the step has ended, though nobody may be waiting for it any more.
+            let _permit = permit;
+            span.in_scope(|| step(&machine))
+        })
+        .await;
         done.unwrap_or(Err(Error::Internal))
     }
 

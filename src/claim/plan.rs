@@ -12,6 +12,7 @@
 mod configs;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
@@ -73,8 +74,8 @@ pub type Holders = BTreeMap<GpuUuid, Vec<Holder>>;
 pub struct Holder {
     /// Its identity.
     pub uid: ClaimUid,
-    /// Its name, for people.
-    pub name: ClaimName,
+    /// Its name, for people. `None` if nobody knows it any more.
+    pub name: Option<ClaimName>,
     /// How it uses the GPU.
     pub usage: Usage,
 }
@@ -117,7 +118,7 @@ pub enum PlanError {
         device: DeviceName,
     },
     /// Another claim has it.
-    #[error("{device} is in use by claim {} until that claim's pods are gone from this node", .holder.name)]
+    #[error("{device} is in use by claim {holder} until that claim's pods are gone from this node")]
     InUse {
         /// The device.
         device: String,
@@ -177,6 +178,17 @@ impl Plan {
             }
         }
         Ok(())
+    }
+}
+
+// === impl Holder ===
+
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.name {
+            Some(name) => name.fmt(f),
+            None => write!(f, "with the UID {}", self.uid),
+        }
     }
 }
 
@@ -354,7 +366,8 @@ mod tests {
             let mut plan = plan(&mk_claim("a", &[("main", "gpu-0")]), POOL, &mk_node(1)).unwrap();
             plan.devices[0].wanted.usage = mine;
             let name = ClaimName { namespace: "team".into(), name: "b".into() };
-            let holders = Holders::from([(mk_uuid(0), vec![Holder { uid: mk_uid("b"), name, usage: theirs }])]);
+            let holders =
+                Holders::from([(mk_uuid(0), vec![Holder { uid: mk_uid("b"), name: Some(name), usage: theirs }])]);
             assert_eq!(plan.admit(&mk_uid("a"), &holders).is_ok(), legal, "{mine:?} beside {theirs:?}");
             assert!(plan.admit(&mk_uid("b"), &holders).is_ok(), "a claim is not in its own way");
         }
@@ -364,7 +377,7 @@ mod tests {
     fn a_refusal_names_the_claim_that_holds_the_gpu() {
         let plan = plan(&mk_claim("a", &[("main", "gpu-0")]), POOL, &mk_node(1)).unwrap();
         let name = ClaimName { namespace: "team".into(), name: "b".into() };
-        let holder = Holder { uid: mk_uid("b"), name, usage: Usage::Exclusive };
+        let holder = Holder { uid: mk_uid("b"), name: Some(name), usage: Usage::Exclusive };
         let error = plan.admit(&mk_uid("a"), &Holders::from([(mk_uuid(0), vec![holder])])).unwrap_err();
         assert_eq!(
             error.to_string(),

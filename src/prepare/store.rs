@@ -2,8 +2,13 @@
 //!
 //! ```text
 //!  <plugin dir>/claims/<claim uid>.json
-//!               claims/quarantine/<claim uid>.json     what could not be read, for people to look at
+//!               claims/quarantine/<claim uid>.json            what could not be read, for people to look at
+//!               claims/quarantine/<claim uid>.json.released   the same, after its claim was unprepared
 //! ```
+//!
+//! A record that is moved aside is forgotten but for the GPUs that it names: those stay its claim's until that is
+//! unprepared, see [`remnant`](super::remnant). The same holds for records of schemas that are not known here, which stay
+//! where they are. One that the disk does not give, or that names no GPU, can hold none; people are told.
 //!
 //! A copy is kept in memory for the one question that concerns all claims, who holds a GPU. What is known of a single
 //! claim is read from disk each time: another plugin process may be at work on the same files during a rolling update.
@@ -13,14 +18,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
+use std::iter;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 
 use super::damage::Damage;
 use super::record::{Record, SCHEMA, State};
+use super::remnant::Remnant;
 use super::siblings::{LockError, Siblings, Slot};
-use crate::claim::ClaimUid;
-use crate::claim::plan::{Holder, Holders};
+use crate::claim::plan::{Holder, Holders, Usage};
+use crate::claim::{ClaimName, ClaimUid};
 use crate::device::{DeviceName, GpuUuid};
 use crate::host::atomic;
 
@@ -30,6 +37,7 @@ const DIRECTORY_MODE: u32 = 0o700;
 
 const SUFFIX: &str = ".json";
 const QUARANTINE: &str = "quarantine";
+const RELEASED: &str = "released";
 
 /// The file by which processes lock, beside the directory of records.
 const LOCK_SUFFIX: &str = "lock";
@@ -48,6 +56,10 @@ pub(super) struct Store {
 #[derive(Debug, Default)]
 struct Memory {
     records: BTreeMap<ClaimUid, Record>,
+    /// What is left of those that cannot be used.
+    remnants: BTreeMap<ClaimUid, Remnant>,
+    /// Files of which people were told that they cannot be read.
+    unreadable: BTreeSet<PathBuf>,
     /// The number of starts at which these were all records there are, and nobody else was there to change them.
     complete_at: Option<u64>,
 }
@@ -116,7 +128,9 @@ pub enum StoreError {
 enum Found {
     Nothing,
     Record(Box<Record>),
-    Damaged(Bad),
+    Damaged(Bad, Remnant),
+    /// Of a schema of which nothing else is known.
+    Newer(u32, Remnant),
 }
 
 /// The bytes of a record that is no record.
@@ -144,7 +158,7 @@ impl Store {
         let store = Self { directory, siblings, memory, changing, damage };
         for path in store.read_all()? {
             let moved = match uid_of(&path) {
-                None => store.quarantine(&path, &Bad::Name),
+                None => store.quarantine(&path, &Bad::Name, &Remnant::default()),
                 // Whoever holds the claim sees to it, and may have done so.
                 Some(uid) => match store.siblings.try_lock(Slot::claim(&uid)).map_err(StoreError::Locks)? {
                     Some(_claim) => store.load(&uid).map(drop),
@@ -183,7 +197,9 @@ impl Store {
         let starts = self.siblings.starts().map_err(StoreError::Locks)?;
         let alone = !self.siblings.are_present().map_err(StoreError::Locks)?;
         atomic::sweep(&self.directory).map_err(StoreError::File)?;
-        let (mut records, mut bad) = (BTreeMap::new(), Vec::new());
+        let mut memory = Memory { complete_at: alone.then_some(starts), ..Memory::default() };
+        let mut bad = Vec::new();
+        memory.remnants = self.aside_by_claim()?;
         for path in self.files()? {
             let Some(uid) = uid_of(&path) else {
                 bad.push(path);
@@ -191,20 +207,60 @@ impl Store {
             };
             match self.look(&uid) {
                 Ok(Found::Record(record)) => {
-                    records.insert(uid, *record);
+                    memory.records.insert(uid, *record);
                     continue;
                 }
                 Ok(Found::Nothing) => continue,
-                Ok(Found::Damaged(_)) => bad.push(path),
-                // Left where it is: its claim fails until somebody has seen to it, and only that claim.
-                Err(error) => cannot_use(&path, &error),
+                Ok(Found::Damaged(_, remnant)) => {
+                    memory.remnants.entry(uid.clone()).or_default().add(remnant);
+                    bad.push(path);
+                }
+                // Left where they are: their claims fail until somebody has seen to it, and only those claims.
+                Ok(Found::Newer(version, remnant)) => {
+                    memory.remnants.entry(uid.clone()).or_default().add(remnant);
+                    cannot_use(&path, &StoreError::Newer { path: path.clone(), version });
+                }
+                Err(error) => {
+                    cannot_use(&path, &error);
+                    if !self.memory().unreadable.contains(&path) && !self.memory().records.contains_key(&uid) {
+                        self.damage.add(&path, &error, BTreeSet::new());
+                    }
+                    memory.unreadable.insert(path);
+                }
             }
             if let Some(known) = self.memory().records.remove(&uid) {
-                records.insert(uid, known);
+                memory.records.insert(uid, known);
             }
         }
-        *self.memory() = Memory { records, complete_at: alone.then_some(starts) };
+        *self.memory() = memory;
         Ok(bad)
+    }
+
+    /// What is left of the records that were moved aside and whose claims were not unprepared since.
+    fn aside_by_claim(&self) -> Result<BTreeMap<ClaimUid, Remnant>, StoreError> {
+        let directory = self.directory.join(QUARANTINE);
+        let mut remnants = BTreeMap::<_, Remnant>::new();
+        let entries = match fs::read_dir(&directory) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(remnants),
+            Err(source) => return Err(StoreError::Directory { act: "list", path: directory, source }),
+        };
+        for entry in entries {
+            let entry =
+                entry.map_err(|source| StoreError::Directory { act: "list", path: directory.clone(), source })?;
+            let path = entry.path();
+            // `<claim uid>.json`, or `<claim uid>.json.<number>`.
+            let number = path.extension().and_then(|end| end.to_str()?.parse::<u32>().ok());
+            let uid = uid_of(&number.map_or_else(|| path.clone(), |_| path.with_extension("")));
+            let is_file = entry.file_type().is_ok_and(|kind| kind.is_file());
+            // What cannot be read holds nothing: people were told when it was moved.
+            if let Some(uid) = uid.filter(|_| is_file)
+                && let Ok(bytes) = fs::read(&path)
+            {
+                remnants.entry(uid).or_default().add(Remnant::of(&bytes));
+            }
+        }
+        Ok(remnants)
     }
 
     /// All files that are named like records.
@@ -222,13 +278,25 @@ impl Store {
 
     /// The record of a claim as it is on disk. One that is damaged is moved aside, and the claim then has none.
     pub(super) fn load(&self, uid: &ClaimUid) -> Result<Option<Record>, StoreError> {
-        // It may be what a process left that was killed.
-        self.catch_up()?;
         let _change = self.change();
         let record = match self.look(uid)? {
-            Found::Record(record) => Some(*record),
+            Found::Record(record) => {
+                // It may be what a process left that was killed.
+                if self.is_outdated()? {
+                    atomic::settle(&self.directory).map_err(StoreError::File)?;
+                }
+                Some(*record)
+            }
             Found::Nothing => None,
-            Found::Damaged(why) => self.quarantine(&self.path(uid), &why).map(|()| None)?,
+            Found::Damaged(why, remnant) => {
+                self.quarantine(&self.path(uid), &why, &remnant)?;
+                self.memory().remnants.entry(uid.clone()).or_default().add(remnant);
+                None
+            }
+            Found::Newer(version, remnant) => {
+                self.memory().remnants.entry(uid.clone()).or_default().add(remnant);
+                return Err(StoreError::Newer { path: self.path(uid), version });
+            }
         };
         match &record {
             Some(record) => self.memory().records.insert(uid.clone(), record.clone()),
@@ -252,8 +320,16 @@ impl Store {
     /// Removes a record. One that is not there is success.
     pub(super) fn remove(&self, uid: &ClaimUid) -> Result<(), StoreError> {
         let _change = self.change();
-        atomic::remove(&self.path(uid)).map_err(StoreError::File)?;
-        self.memory().records.remove(uid);
+        let path = self.path(uid);
+        atomic::remove(&path).map_err(StoreError::File)?;
+        // From the last: if this is interrupted, the repeat finds the rest by counting from the first.
+        for aside in self.all_aside(&path).into_iter().rev() {
+            let released = free(&with_end(&aside, RELEASED));
+            atomic::rename(&aside, &released).map_err(StoreError::File)?;
+        }
+        let mut memory = self.memory();
+        memory.records.remove(uid);
+        memory.remnants.remove(uid);
         Ok(())
     }
 
@@ -271,17 +347,36 @@ impl Store {
     /// Who holds these GPUs.
     pub(super) fn holders(&self, gpus: &BTreeSet<GpuUuid>) -> Holders {
         let mut holders = Holders::new();
-        for record in self.memory().records.values() {
+        let memory = self.memory();
+        for record in memory.records.values() {
             for device in record.devices.iter().filter(|device| gpus.contains(&device.planned.gpu)) {
                 let holder = Holder {
                     uid: record.claim.uid.clone(),
-                    name: record.claim.name.clone(),
+                    name: Some(record.claim.name.clone()),
                     usage: device.planned.wanted.usage,
                 };
                 holders.entry(device.planned.gpu.clone()).or_default().push(holder);
             }
         }
+        for (uid, remnant) in &memory.remnants {
+            for gpu in remnant.gpus.intersection(gpus) {
+                let holder = Holder { uid: uid.clone(), name: remnant.name.clone(), usage: Usage::Exclusive };
+                holders.entry(gpu.clone()).or_default().push(holder);
+            }
+        }
         holders
+    }
+
+    /// The claims with a name of whose records nothing else can be used, without those of a newer schema.
+    pub(super) fn remnants(&self) -> Vec<ClaimUid> {
+        let memory = self.memory();
+        let named = memory.remnants.iter().filter(|(_, remnant)| remnant.name.is_some() && !remnant.is_newer);
+        named.map(|(uid, _)| uid.clone()).collect()
+    }
+
+    /// The name of one of those.
+    pub(super) fn name_of_remnant(&self, uid: &ClaimUid) -> Option<ClaimName> {
+        self.memory().remnants.get(uid).and_then(|remnant| remnant.name.clone())
     }
 
     /// Which GPUs claims were given by which names.
@@ -305,39 +400,44 @@ impl Store {
         let bytes = match fs::read(&path) {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Found::Nothing),
-            Err(error) if error.kind() == io::ErrorKind::IsADirectory => return Ok(Found::Damaged(Bad::Directory)),
+            Err(error) if error.kind() == io::ErrorKind::IsADirectory => {
+                return Ok(Found::Damaged(Bad::Directory, Remnant::default()));
+            }
             Err(source) => return Err(StoreError::Read { path, source }),
         };
         match serde_json::from_slice::<Record>(&bytes) {
             Ok(record) if record.claim.uid == *uid => Ok(Found::Record(Box::new(record))),
-            Ok(record) => Ok(Found::Damaged(Bad::Other(record.claim.uid))),
+            Ok(record) => Ok(Found::Damaged(Bad::Other(record.claim.uid), Remnant::of(&bytes))),
             Err(error) => match schema(&bytes) {
-                Some(version) if version > SCHEMA => Err(StoreError::Newer { path, version }),
-                _ => Ok(Found::Damaged(Bad::Json(error))),
+                Some(version) if version > SCHEMA => {
+                    Ok(Found::Newer(version, Remnant { is_newer: true, ..Remnant::of(&bytes) }))
+                }
+                _ => Ok(Found::Damaged(Bad::Json(error), Remnant::of(&bytes))),
             },
         }
     }
 
-    fn quarantine(&self, path: &Path, why: &Bad) -> Result<(), StoreError> {
+    fn quarantine(&self, path: &Path, why: &Bad, remnant: &Remnant) -> Result<(), StoreError> {
         let directory = self.directory.join(QUARANTINE);
         let created = atomic::make_directory(&directory, DIRECTORY_MODE);
         created.map_err(|source| StoreError::Directory { act: "create", path: directory, source })?;
-        let mut aside = self.aside(path);
-        // What is there already may be what somebody is looking for, and a directory cannot be replaced at all.
-        let mut number = 1_u32;
-        while aside.symlink_metadata().is_ok() {
-            aside = self.aside(Path::new(&format!("{}.{number}", path.display())));
-            number += 1;
-        }
+        let aside = free(&self.aside(path));
         atomic::rename(path, &aside).map_err(StoreError::File)?;
         tracing::error!(
             from = %path.display(),
             to = %aside.display(),
             error = why as &dyn std::error::Error,
-            "moved a damaged claim record aside; what its claim had is forgotten, and its CDI spec stays until unprepare"
+            gpus = ?remnant.gpus,
+            "moved a damaged claim record aside; the GPUs that it names stay its claim's, and its CDI spec stays, until \
+             unprepare"
         );
-        self.damage.add(&aside, why);
+        self.damage.add(&aside, why, remnant.gpus.clone());
         Ok(())
+    }
+
+    /// Where the records of a claim that were moved aside are.
+    fn all_aside(&self, path: &Path) -> Vec<PathBuf> {
+        numbered(&self.aside(path)).take_while(|aside| aside.symlink_metadata().is_ok()).collect()
     }
 
     fn aside(&self, path: &Path) -> PathBuf {
@@ -355,6 +455,25 @@ impl Store {
     fn memory(&self) -> MutexGuard<'_, Memory> {
         self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// The path, and those with a number behind it.
+fn numbered(path: &Path) -> impl Iterator<Item = PathBuf> {
+    let more = (1_u32..).map(|number| with_end(path, &number.to_string()));
+    iter::once(path.to_owned()).chain(more)
+}
+
+fn with_end(path: &Path, end: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".");
+    name.push(end);
+    name.into()
+}
+
+/// The first of these that is free. What is there already may be what somebody is looking for, and a directory cannot be
+/// replaced at all.
+fn free(path: &Path) -> PathBuf {
+    numbered(path).find(|path| path.symlink_metadata().is_err()).unwrap_or_else(|| path.to_owned())
 }
 
 /// The claim whose record has this path.

@@ -111,6 +111,33 @@ async fn while_nvml_is_silent_the_answer_says_why_as_it_is_known_in_the_end() {
     assert_eq!(message, expected);
 }
 
+#[test]
+fn claims_on_a_disk_that_hangs_leave_threads_to_others() {
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = runtime.max_blocking_threads(STEPS_AT_ONCE + 1).enable_time().build().unwrap();
+    runtime.block_on(async {
+        let disk = Disk::new();
+        let preparer = disk.start().await;
+        let uids: Vec<_> = (0..20).map(|number| format!("claim-{number}")).collect();
+        // Whoever opens it to read waits for somebody who writes.
+        for uid in &uids {
+            assert!(std::process::Command::new("mkfifo").arg(disk.record_path(uid)).status().unwrap().success());
+        }
+        let hung: Vec<_> = uids.iter().map(|uid| tokio::spawn(preparer.unprepare(&mk_uid(uid)))).collect();
+        sleep(Duration::from_millis(50)).await;
+        let other = tokio::time::timeout(Duration::from_secs(30), tokio::task::spawn_blocking(|| ()));
+        let is_free = other.await.is_ok();
+
+        for path in uids.iter().map(|uid| disk.record_path(uid)) {
+            std::thread::spawn(move || fs::File::options().write(true).open(path).unwrap());
+        }
+        for unprepare in hung {
+            unprepare.await.unwrap().unwrap();
+        }
+        assert!(is_free);
+    });
+}
+
 #[tokio::test(start_paused = true)]
 async fn what_takes_somebody_to_act_is_answered_at_once() {
     let disk = Disk::new();
