@@ -126,6 +126,9 @@ pub struct Placement {
 /// Why the driver does not create or destroy an instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
+    /// The board has no MIG.
+    #[error("there is no such GPU, or it cannot be partitioned")]
+    NotCapable,
     /// MIG mode is off.
     #[error("MIG mode is off")]
     Off,
@@ -141,8 +144,8 @@ pub enum Refusal {
     /// There is no such instance.
     #[error("there is no such instance")]
     NoInstance,
-    /// Compute instances live in it.
-    #[error("it has compute instances")]
+    /// Compute instances live in the GPU instance, or instances on the GPU whose mode should change.
+    #[error("it is in use by instances")]
     InUse,
 }
 
