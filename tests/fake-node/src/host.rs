@@ -149,7 +149,7 @@ impl HostBuilder {
         procfs::build(&proc, &topology)?;
         let driver_dev = Tree::new(dir.join(layout.dev()));
         let device_nodes = devfs::build(&dev, &driver_dev, &topology, drm)?;
-        follow_instances(&dir, &node, layout, device_nodes.of_capabilities())?;
+        follow_instances(&dir, &node, layout, &driver.smi(), device_nodes.of_capabilities())?;
         // Where people look for it, whatever the layout.
         tree.link("nvml", Path::new(layout.root()).join(layout.libraries()).join(driver_root::STATE))?;
         for name in ["var/run", "kubelet/plugins", "kubelet/plugins_registry"] {
@@ -325,10 +325,17 @@ impl Host {
 }
 
 /// Tells the mock where the files of MIG instances are: from its own directory, so that a copy of the tree has its own.
-fn follow_instances(dir: &Path, node: &NodeDir, layout: Layout, nodes: CapabilityNodes) -> Result<(), Error> {
+fn follow_instances(
+    dir: &Path,
+    node: &NodeDir,
+    layout: Layout,
+    smi: &Path,
+    nodes: CapabilityNodes,
+) -> Result<(), Error> {
     let place = node.path().canonicalize().map_err(file("resolve", node.path()))?;
     let up: PathBuf = place.strip_prefix(dir).unwrap_or(&place).components().map(|_| "..").collect();
-    let files = HostFiles { proc: up.join("proc"), dev: up.join(layout.dev()), major: CAPS_MAJOR, nodes };
+    let smi = up.join(smi.strip_prefix(dir).unwrap_or(smi));
+    let files = HostFiles { proc: up.join("proc"), dev: up.join(layout.dev()), smi, major: CAPS_MAJOR, nodes };
     node.set_host_files(&files).map_err(Error::Node)
 }
 

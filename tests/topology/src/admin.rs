@@ -154,8 +154,9 @@ mod tests {
         let mut topology = Topology::builtin(name).unwrap();
         topology.gpus.iter_mut().for_each(|gpu| gpu.mig_enabled = true);
         let node = NodeDir::create(temp.path().join("nvml"), &topology).unwrap();
-        let (proc, dev) = (PathBuf::from("../proc"), PathBuf::from("../dev"));
-        node.set_host_files(&HostFiles { proc, dev, major: 237, nodes: CapabilityNodes::Placeholders }).unwrap();
+        let [proc, dev, smi] = ["../proc", "../dev", "../smi"].map(PathBuf::from);
+        let nodes = CapabilityNodes::Placeholders;
+        node.set_host_files(&HostFiles { proc, dev, smi, major: 237, nodes }).unwrap();
         (temp, node)
     }
 
@@ -178,7 +179,11 @@ mod tests {
         assert_eq!(read(&format!("{gi}/ci0/access")), access.replace("156", "157"));
         assert_eq!(read("dev/nvidia-caps/nvidia-cap157"), "c 237:157\n");
 
+        let listed = format!("  MIG 3g.40gb         Device  0: (UUID: {})\n", created.uuid);
+        assert_eq!(read("smi/mig-1"), listed);
+
         node.destroy_instance(1, 2).unwrap();
+        assert_eq!(read("smi/mig-1"), "");
         assert!(!temp.path().join(gi).exists());
         assert!(fs::read_dir(temp.path().join("dev/nvidia-caps")).unwrap().next().is_none());
         node.create_instance(1, 0, None).unwrap();

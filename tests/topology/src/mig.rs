@@ -23,7 +23,7 @@ use crate::Error;
 pub use instances::{ComputeInstance, GpuInstance, Instances};
 
 /// Name and content of every built-in table. [`Board::mig`](crate::Board::mig) refers to them.
-const TABLES: [(&str, &str); 11] = [
+const TABLES: [(&str, &str); 12] = [
     ("a100-40gb", include_str!("../mig/a100-40gb.json")),
     ("a100-80gb", include_str!("../mig/a100-80gb.json")),
     ("a30", include_str!("../mig/a30.json")),
@@ -35,6 +35,7 @@ const TABLES: [(&str, &str); 11] = [
     ("h200-141gb", include_str!("../mig/h200-141gb.json")),
     ("b200", include_str!("../mig/b200.json")),
     ("gb200", include_str!("../mig/gb200.json")),
+    ("rtx-pro-6000-96gb", include_str!("../mig/rtx-pro-6000-96gb.json")),
 ];
 
 /// `NVML_GPU_INSTANCE_PROFILE_1_SLICE_REV2`: one compute slice with the memory of two.

@@ -40,6 +40,8 @@ fn a_mig_device_has_files_where_the_driver_of_each_layout_has_them() {
                 assert_eq!(fs::read_to_string(path).unwrap(), format!("c {CAPS_MAJOR}:{minor}\n"));
             }
         }
+        let listed = fs::read_to_string(machine.host.smi_dir().join("mig-3")).unwrap();
+        assert!(listed.contains(&created.uuid), "{layout:?}");
         node.destroy_instance(3, created.gpu_instance).unwrap();
         assert!(!machine.host.proc().join("driver/nvidia/capabilities").join(gi).exists(), "{layout:?}");
     }
@@ -74,4 +76,15 @@ fn nodes_of_instances_can_be_missing() {
     machine.host.make_capability_nodes(true).unwrap();
     machine.host.node().create_instance(1, 0, None).unwrap();
     assert!(machine.host.dev().join("nvidia-caps/nvidia-cap138").exists());
+}
+
+#[test]
+fn nvidia_smi_lists_mig_devices_below_their_gpu() {
+    let machine = partitionable("dgx-h100", Layout::Debian);
+    let created = machine.host.node().create_instance(2, 9, None).unwrap();
+    let listed = String::from_utf8(machine.smi(&["-L"]).stdout).unwrap();
+    let lines: Vec<_> = listed.lines().collect();
+    assert_eq!(lines.len(), 9, "{listed}");
+    assert!(lines[2].starts_with("GPU 2: ") && lines[4].starts_with("GPU 3: "), "{listed}");
+    assert_eq!(lines[3], format!("  MIG 3g.40gb         Device  0: (UUID: {})", created.uuid));
 }
