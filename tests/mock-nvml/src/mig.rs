@@ -3,10 +3,12 @@
 use std::ffi::c_uint;
 
 use nvml_wrapper_sys::bindings::{nvmlDevice_t, nvmlDeviceAttributes_t, nvmlReturn_t};
+use topology::Switched;
+use topology::mig::Refusal;
 
 use crate::call::{Device, nvml};
 use crate::code::{Code, SUCCESS, require};
-use crate::device::{HOPPER, switch};
+use crate::device::switch;
 use crate::handle;
 use crate::out::put;
 use crate::part::Either;
@@ -21,27 +23,19 @@ nvml! {
         put(pending, c_uint::from(gpu.state.mig_pending.unwrap_or(gpu.mig_on())))
     }
 
-    // Hopper and later change at once, unless instances are in the way. Earlier boards need a reset first, which the test
-    // plays: the driver cannot reset a GPU in a virtual machine (RESET_REQUIRED), nor one that is open (IN_USE).
+    // A reset is for the test to play: the driver cannot reset a GPU in a virtual machine (RESET_REQUIRED), nor one that
+    // is open (IN_USE).
     fn nvmlDeviceSetMigMode(gpu: Device, mode: c_uint, activation: *mut nvmlReturn_t) {
         let on = switch(mode)?;
         if activation.is_null() {
             return Err(Code::INVALID_ARGUMENT);
         }
-        require(gpu.board.mig_capable)?;
-        let blocked = if gpu.facts.virtualization_mode == 0 { Code::IN_USE } else { Code::RESET_REQUIRED };
-        let status = gpu.change(|state| {
-            if gpu.board.architecture < HOPPER && on != state.mig_on(gpu.facts) {
-                state.mig_pending = Some(on);
-                return blocked.0;
-            }
-            if !on && state.mig_on(gpu.facts) && !state.mig.gpu_instances.is_empty() {
-                return Code::IN_USE.0;
-            }
-            state.mig_enabled = Some(on);
-            state.mig_pending = None;
-            SUCCESS
-        })?;
+        let status = match gpu.change(|state| state.switch_mig(gpu.board, gpu.facts, on))? {
+            Ok(Switched::Now) => SUCCESS,
+            Ok(Switched::AfterReset) if gpu.facts.virtualization_mode != 0 => Code::RESET_REQUIRED.0,
+            Ok(Switched::AfterReset) | Err(Refusal::InUse) => Code::IN_USE.0,
+            Err(refusal) => return Err(refusal.into()),
+        };
         put(activation, status)
     }
 

@@ -32,7 +32,7 @@ pub(crate) enum Either<'a> {
 impl From<Refusal> for Code {
     fn from(refusal: Refusal) -> Self {
         match refusal {
-            Refusal::Off | Refusal::NoProfile => Self::NOT_SUPPORTED,
+            Refusal::NotCapable | Refusal::Off | Refusal::NoProfile => Self::NOT_SUPPORTED,
             Refusal::NoPlacement | Refusal::NoInstance => Self::INVALID_ARGUMENT,
             Refusal::NoRoom => Self::INSUFFICIENT_RESOURCES,
             Refusal::InUse => Self::IN_USE,

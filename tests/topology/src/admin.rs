@@ -5,12 +5,12 @@ use std::path::Path;
 
 use crate::mig::{GpuInstance, Instances, Placement, Refusal, Table};
 use crate::node_dir::file;
-use crate::{Error, NodeDir, State, Topology};
+use crate::{Board, Error, Gpu, GpuState, NodeDir, State, Topology};
 
 /// A new random UUID with every read.
 const KERNEL_UUID: &str = "/proc/sys/kernel/random/uuid";
 
-/// `NVML_DEVICE_ARCH_HOPPER`: from here on MIG mode does not outlive a boot.
+/// `NVML_DEVICE_ARCH_HOPPER`: from here on MIG mode needs no reset, and does not outlive a boot.
 const HOPPER: u32 = 9;
 
 /// A GPU instance with one compute instance that fills it.
@@ -24,9 +24,49 @@ pub struct MigDevice {
     pub uuid: String,
 }
 
+/// When a new MIG mode comes into force.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Switched {
+    /// It has.
+    Now,
+    /// With the next reset.
+    AfterReset,
+}
+
+// === impl GpuState ===
+
+impl GpuState {
+    /// Switches MIG mode on or off: at once from Hopper on, where instances must be gone first, and else with the next
+    /// reset.
+    pub fn switch_mig(&mut self, board: &Board, gpu: &Gpu, on: bool) -> Result<Switched, Refusal> {
+        if !board.mig_capable {
+            return Err(Refusal::NotCapable);
+        }
+        if board.architecture < HOPPER && on != self.mig_on(gpu) {
+            self.mig_pending = Some(on);
+            return Ok(Switched::AfterReset);
+        }
+        if !on && self.mig_on(gpu) && !self.mig.gpu_instances.is_empty() {
+            return Err(Refusal::InUse);
+        }
+        self.mig_enabled = Some(on);
+        self.mig_pending = None;
+        Ok(Switched::Now)
+    }
+}
+
 // === impl NodeDir ===
 
 impl NodeDir {
+    /// Switches MIG mode: `nvidia-smi -i <gpu> -mig 1`.
+    pub fn switch_mig(&self, gpu: usize, on: bool) -> Result<Switched, Error> {
+        let topology = self.topology()?;
+        let facts = topology.gpus.get(gpu).ok_or(Error::Mig(Refusal::NotCapable))?;
+        let switch =
+            |state: &mut State| state.gpus.entry(gpu).or_default().switch_mig(topology.board(facts), facts, on);
+        self.update(switch)?.map_err(Error::Mig)
+    }
+
     /// Creates a GPU instance and the compute instance that fills it: `nvidia-smi mig -i <gpu> -cgi <profile>:<start> -C`.
     /// The profile is an id, the start a memory slice; without one the driver chooses.
     pub fn create_instance(&self, gpu: usize, profile: u32, start: Option<u32>) -> Result<MigDevice, Error> {
@@ -91,8 +131,8 @@ pub fn mig_uuid() -> Result<String, Error> {
 }
 
 fn on<'a>(topology: &'a Topology, state: &'a mut State, gpu: usize) -> Result<(&'a Table, &'a mut Instances), Refusal> {
-    let facts = topology.gpus.get(gpu).ok_or(Refusal::Off)?;
-    let table = topology.mig_table(topology.board(facts)).ok_or(Refusal::Off)?;
+    let facts = topology.gpus.get(gpu).ok_or(Refusal::NotCapable)?;
+    let table = topology.mig_table(topology.board(facts)).ok_or(Refusal::NotCapable)?;
     let state = state.gpus.entry(gpu).or_default();
     if state.mig_on(facts) { Ok((table, &mut state.mig)) } else { Err(Refusal::Off) }
 }
@@ -114,8 +154,9 @@ mod tests {
         let mut topology = Topology::builtin(name).unwrap();
         topology.gpus.iter_mut().for_each(|gpu| gpu.mig_enabled = true);
         let node = NodeDir::create(temp.path().join("nvml"), &topology).unwrap();
-        let (proc, dev) = (PathBuf::from("../proc"), PathBuf::from("../dev"));
-        node.set_host_files(&HostFiles { proc, dev, major: 237, nodes: CapabilityNodes::Placeholders }).unwrap();
+        let [proc, dev, smi] = ["../proc", "../dev", "../smi"].map(PathBuf::from);
+        let nodes = CapabilityNodes::Placeholders;
+        node.set_host_files(&HostFiles { proc, dev, smi, major: 237, nodes }).unwrap();
         (temp, node)
     }
 
@@ -138,7 +179,11 @@ mod tests {
         assert_eq!(read(&format!("{gi}/ci0/access")), access.replace("156", "157"));
         assert_eq!(read("dev/nvidia-caps/nvidia-cap157"), "c 237:157\n");
 
+        let listed = format!("  MIG 3g.40gb         Device  0: (UUID: {})\n", created.uuid);
+        assert_eq!(read("smi/mig-1"), listed);
+
         node.destroy_instance(1, 2).unwrap();
+        assert_eq!(read("smi/mig-1"), "");
         assert!(!temp.path().join(gi).exists());
         assert!(fs::read_dir(temp.path().join("dev/nvidia-caps")).unwrap().next().is_none());
         node.create_instance(1, 0, None).unwrap();
@@ -160,7 +205,9 @@ mod tests {
     #[test]
     fn the_administrator_is_refused_what_the_driver_refuses() {
         let (_temp, node) = machine("a100-and-t4");
-        assert_eq!(refusal(node.create_instance(1, 19, None)), Refusal::Off, "a T4 cannot be partitioned");
+        assert_eq!(refusal(node.create_instance(1, 19, None)), Refusal::NotCapable, "a T4");
+        assert_eq!(refusal(node.switch_mig(1, true)), Refusal::NotCapable, "a T4");
+        assert_eq!(refusal(node.create_instance(2, 19, None)), Refusal::NotCapable, "there is none");
         assert_eq!(refusal(node.create_instance(0, 47, None)), Refusal::NoProfile);
         assert_eq!(refusal(node.create_instance(0, 9, Some(2))), Refusal::NoPlacement);
         node.create_instance(0, 5, Some(0)).unwrap();
@@ -169,6 +216,23 @@ mod tests {
         node.update(|state| state.gpus.get_mut(&0).unwrap().mig_enabled = Some(false)).unwrap();
         assert_eq!(refusal(node.create_instance(0, 19, None)), Refusal::Off);
         assert_eq!(node.state().unwrap().gpus[&0].mig.gpu_instances, [], "instances die with the mode");
+    }
+
+    #[test]
+    fn hopper_switches_at_once_if_empty_and_ampere_with_a_reset() {
+        let (_temp, node) = machine("dgx-h100");
+        let created = node.create_instance(0, 19, None).unwrap();
+        assert_eq!(refusal(node.switch_mig(0, false)), Refusal::InUse);
+        node.destroy_instance(0, created.gpu_instance).unwrap();
+        assert_eq!(node.switch_mig(0, false).unwrap(), Switched::Now);
+        assert_eq!(refusal(node.create_instance(0, 19, None)), Refusal::Off);
+
+        let (_temp, node) = machine("dgx-a100-40gb");
+        node.create_instance(0, 19, None).unwrap();
+        assert_eq!(node.switch_mig(0, false).unwrap(), Switched::AfterReset);
+        node.create_instance(0, 19, None).unwrap();
+        node.reset(0).unwrap();
+        assert_eq!(refusal(node.create_instance(0, 19, None)), Refusal::Off);
     }
 
     #[test]

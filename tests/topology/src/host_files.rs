@@ -1,15 +1,17 @@
-//! What the kernel shows of MIG instances: access files in `/proc`, and device nodes.
+//! What the kernel shows of MIG instances: access files in `/proc`, and device nodes; and what `nvidia-smi` lists.
 //!
 //! ```text
 //!  <proc>/driver/nvidia/capabilities/gpu<minor>/mig/gi<g>/access           DeviceFileMinor: <m>
 //!                                                        /ci<c>/access     DeviceFileMinor: <m + 1 + c>
 //!  <dev>/nvidia-caps/nvidia-cap<m>                                         a node for each of them
+//!  <smi>/mig-<gpu>                                                         what nvidia-smi -L says of each GPU
 //! ```
 //!
 //! On a real machine the driver makes the files before the call that created an instance returns. Here everybody does so
 //! who changes the state of a node directory that has a host tree.
 
 use std::collections::BTreeSet;
+use std::fmt::Write;
 use std::fs::{self, Permissions};
 use std::io;
 use std::os::unix::fs::PermissionsExt;
@@ -37,6 +39,8 @@ pub struct HostFiles {
     pub proc: PathBuf,
     /// The driver's `/dev`, likewise.
     pub dev: PathBuf,
+    /// The data of the `nvidia-smi` stand-in, likewise.
+    pub smi: PathBuf,
     /// Major of `nvidia-caps`.
     pub major: u32,
     /// What is made below `/dev`.
@@ -59,7 +63,7 @@ pub enum CapabilityNodes {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Capability {
     /// GPU by index.
-    gpu: usize,
+    pub(crate) gpu: usize,
     gpu_instance: u32,
     compute_instance: Option<u32>,
 }
@@ -112,6 +116,22 @@ impl HostFiles {
         absent_is_fine(fs::remove_dir_all(&dir)).map_err(file("remove", &dir))?;
         let node = self.node(node_dir, capability.minor(gpu_minor));
         absent_is_fine(fs::remove_file(&node)).map_err(file("remove", &node))
+    }
+
+    /// Writes what `nvidia-smi -L` says below a GPU.
+    pub(crate) fn list(&self, node_dir: &Path, topology: &Topology, state: &State, gpu: usize) -> Result<(), Error> {
+        let (Some(facts), Some(state)) = (topology.gpus.get(gpu), state.gpus.get(&gpu)) else { return Ok(()) };
+        let mut text = String::new();
+        if let Some(table) = topology.mig_table(topology.board(facts)) {
+            for (gi, ci) in state.mig.devices() {
+                let name =
+                    gi.compute_profile(table, ci.profile).map_or_else(|_| "?".to_owned(), |profile| profile.name);
+                let _ = writeln!(text, "  MIG {name:15} Device {:2}: (UUID: {})", ci.index, ci.uuid);
+            }
+        }
+        let dir = node_dir.join(&self.smi);
+        fs::create_dir_all(&dir).map_err(file("create", &dir))?;
+        replace(&dir.join(format!("mig-{gpu}")), &text)
     }
 
     fn make_node(&self, node_dir: &Path, minor: u32) -> Result<(), Error> {

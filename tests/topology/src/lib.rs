@@ -26,7 +26,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-pub use admin::{MigDevice, mig_uuid};
+pub use admin::{MigDevice, Switched, mig_uuid};
 pub use host_files::{CapabilityNodes, HostFiles};
 pub use node_dir::{Error, NodeDir};
 pub use state::{Event, Fault, GpuState, LinkState, State};

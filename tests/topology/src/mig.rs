@@ -23,7 +23,7 @@ use crate::Error;
 pub use instances::{ComputeInstance, GpuInstance, Instances};
 
 /// Name and content of every built-in table. [`Board::mig`](crate::Board::mig) refers to them.
-const TABLES: [(&str, &str); 11] = [
+const TABLES: [(&str, &str); 12] = [
     ("a100-40gb", include_str!("../mig/a100-40gb.json")),
     ("a100-80gb", include_str!("../mig/a100-80gb.json")),
     ("a30", include_str!("../mig/a30.json")),
@@ -35,6 +35,7 @@ const TABLES: [(&str, &str); 11] = [
     ("h200-141gb", include_str!("../mig/h200-141gb.json")),
     ("b200", include_str!("../mig/b200.json")),
     ("gb200", include_str!("../mig/gb200.json")),
+    ("rtx-pro-6000-96gb", include_str!("../mig/rtx-pro-6000-96gb.json")),
 ];
 
 /// `NVML_GPU_INSTANCE_PROFILE_1_SLICE_REV2`: one compute slice with the memory of two.
@@ -126,6 +127,9 @@ pub struct Placement {
 /// Why the driver does not create or destroy an instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
+    /// The board has no MIG.
+    #[error("there is no such GPU, or it cannot be partitioned")]
+    NotCapable,
     /// MIG mode is off.
     #[error("MIG mode is off")]
     Off,
@@ -141,8 +145,8 @@ pub enum Refusal {
     /// There is no such instance.
     #[error("there is no such instance")]
     NoInstance,
-    /// Compute instances live in it.
-    #[error("it has compute instances")]
+    /// Compute instances live in the GPU instance, or instances on the GPU whose mode should change.
+    #[error("it is in use by instances")]
     InUse,
 }
 

@@ -1,5 +1,6 @@
 //! The directory where the processes of one fake node meet.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -155,6 +156,8 @@ impl NodeDir {
         replace(&self.state_path(), &to_json(&state)?)?;
         if let Some((files, topology)) = &host {
             before.difference(&after).try_for_each(|&capability| files.remove(&self.path, topology, capability))?;
+            let changed: BTreeSet<_> = before.symmetric_difference(&after).map(|capability| capability.gpu).collect();
+            changed.into_iter().try_for_each(|gpu| files.list(&self.path, topology, &state, gpu))?;
         }
         Ok(result)
     }

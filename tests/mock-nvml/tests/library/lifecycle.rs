@@ -78,8 +78,8 @@ fn nothing_that_was_called_keeps_the_library_loaded_or_crashes_the_thread_that_c
     // Too large to count in bytes: the mock panics over it.
     topology.boards.values_mut().for_each(|board| board.memory_mib = u64::MAX);
     let machine = Machine::new(topology);
-    let (proc, dev) = (PathBuf::from("../proc"), PathBuf::from("../dev"));
-    let files = HostFiles { proc, dev, major: 237, nodes: CapabilityNodes::Placeholders };
+    let [proc, dev, smi] = ["../proc", "../dev", "../smi"].map(PathBuf::from);
+    let files = HostFiles { proc, dev, smi, major: 237, nodes: CapabilityNodes::Placeholders };
     machine.node.set_host_files(&files).expect("the host's files");
     let calls = || {
         let nvml = machine.nvml().expect("init");

@@ -141,8 +141,8 @@ fn a_fault_of_a_gpu_bites_calls_about_its_instances() {
 fn the_files_of_an_instance_are_there_when_the_call_returns() {
     let mig = Mig::on();
     let root = mig.machine.node.path().with_file_name("host");
-    let (proc, dev) = (root.join("proc"), root.join("dev"));
-    let files = HostFiles { proc, dev, major: 237, nodes: CapabilityNodes::Placeholders };
+    let [proc, dev, smi] = ["proc", "dev", "smi"].map(|name| root.join(name));
+    let files = HostFiles { proc, dev, smi, major: 237, nodes: CapabilityNodes::Placeholders };
     mig.machine.node.set_host_files(&files).expect("the host's files");
     let parent = mig.create_at(9, 4, 4).expect("an instance");
     let access = root.join("proc/driver/nvidia/capabilities/gpu0/mig/gi2");
