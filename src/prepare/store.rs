@@ -277,6 +277,7 @@ impl Store {
                     uid: record.claim.uid.clone(),
                     name: record.claim.name.clone(),
                     usage: device.planned.wanted.usage,
+                    place: device.planned.part.as_ref().map(|part| part.placement),
                 };
                 holders.entry(device.planned.gpu.clone()).or_default().push(holder);
             }
@@ -288,9 +289,9 @@ impl Store {
     pub(super) fn names(&self) -> Vec<(DeviceName, GpuUuid)> {
         let memory = self.memory();
         let devices = memory.records.values().flat_map(|record| &record.devices).map(|device| &device.planned);
-        devices
-            .filter_map(|device| Some((DeviceName::parse(&device.wanted.device).ok()?, device.gpu.clone())))
-            .collect()
+        // The name of a part is not its GPU's.
+        let whole = devices.filter(|device| device.part.is_none());
+        whole.filter_map(|device| Some((DeviceName::parse(&device.wanted.device).ok()?, device.gpu.clone()))).collect()
     }
 
     /// The claims in a state, without those of a newer schema: what must be done about them is not known here.
