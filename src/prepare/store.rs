@@ -354,13 +354,15 @@ impl Store {
                     uid: record.claim.uid.clone(),
                     name: Some(record.claim.name.clone()),
                     usage: device.planned.wanted.usage,
+                    place: device.planned.part.as_ref().map(|part| part.placement),
                 };
                 holders.entry(device.planned.gpu.clone()).or_default().push(holder);
             }
         }
         for (uid, remnant) in &memory.remnants {
             for gpu in remnant.gpus.intersection(gpus) {
-                let holder = Holder { uid: uid.clone(), name: remnant.name.clone(), usage: Usage::Exclusive };
+                let (name, usage) = (remnant.name.clone(), Usage::Exclusive);
+                let holder = Holder { uid: uid.clone(), name, usage, place: None };
                 holders.entry(gpu.clone()).or_default().push(holder);
             }
         }
@@ -383,9 +385,9 @@ impl Store {
     pub(super) fn names(&self) -> Vec<(DeviceName, GpuUuid)> {
         let memory = self.memory();
         let devices = memory.records.values().flat_map(|record| &record.devices).map(|device| &device.planned);
-        devices
-            .filter_map(|device| Some((DeviceName::parse(&device.wanted.device).ok()?, device.gpu.clone())))
-            .collect()
+        // The name of a part is not its GPU's.
+        let whole = devices.filter(|device| device.part.is_none());
+        whole.filter_map(|device| Some((DeviceName::parse(&device.wanted.device).ok()?, device.gpu.clone()))).collect()
     }
 
     /// The claims in a state, without those of a newer schema: what must be done about them is not known here.
