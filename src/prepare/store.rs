@@ -15,13 +15,15 @@
 //! For the same reason all records are read again before the question is answered, unless nobody can have changed any:
 //! see [`siblings`](super::siblings).
 
+mod quarantine;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
-use std::iter;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 
+use self::quarantine::Quarantine;
 use super::damage::Damage;
 use super::record::{Record, SCHEMA, State};
 use super::remnant::Remnant;
@@ -36,8 +38,6 @@ const MODE: u32 = 0o600;
 const DIRECTORY_MODE: u32 = 0o700;
 
 const SUFFIX: &str = ".json";
-const QUARANTINE: &str = "quarantine";
-const RELEASED: &str = "released";
 
 /// The file by which processes lock, beside the directory of records.
 const LOCK_SUFFIX: &str = "lock";
@@ -50,7 +50,7 @@ pub(super) struct Store {
     memory: Mutex<Memory>,
     /// Held by everyone who makes a record and what is remembered of it the same, and alone by who does it for all.
     changing: RwLock<()>,
-    damage: Damage,
+    quarantine: Quarantine,
 }
 
 #[derive(Debug, Default)]
@@ -154,11 +154,12 @@ impl Store {
         let created = atomic::make_directory(&directory, DIRECTORY_MODE);
         created.map_err(|source| StoreError::Directory { act: "create", path: directory.clone(), source })?;
         let siblings = Siblings::open(&directory.with_extension(LOCK_SUFFIX)).map_err(StoreError::Locks)?;
-        let (memory, changing, damage) = (Mutex::default(), RwLock::default(), Damage::default());
-        let store = Self { directory, siblings, memory, changing, damage };
+        let quarantine = Quarantine::new(&directory);
+        let (memory, changing) = (Mutex::default(), RwLock::default());
+        let store = Self { directory, siblings, memory, changing, quarantine };
         for path in store.read_all()? {
             let moved = match uid_of(&path) {
-                None => store.quarantine(&path, &Bad::Name, &Remnant::default()),
+                None => store.quarantine.take(&path, &Bad::Name, &Remnant::default()),
                 // Whoever holds the claim sees to it, and may have done so.
                 Some(uid) => match store.siblings.try_lock(Slot::claim(&uid)).map_err(StoreError::Locks)? {
                     Some(_claim) => store.load(&uid).map(drop),
@@ -199,7 +200,7 @@ impl Store {
         atomic::sweep(&self.directory).map_err(StoreError::File)?;
         let mut memory = Memory { complete_at: alone.then_some(starts), ..Memory::default() };
         let mut bad = Vec::new();
-        memory.remnants = self.aside_by_claim()?;
+        memory.remnants = self.quarantine.remnants()?;
         for path in self.files()? {
             let Some(uid) = uid_of(&path) else {
                 bad.push(path);
@@ -223,7 +224,7 @@ impl Store {
                 Err(error) => {
                     cannot_use(&path, &error);
                     if !self.memory().unreadable.contains(&path) && !self.memory().records.contains_key(&uid) {
-                        self.damage.add(&path, &error, BTreeSet::new());
+                        self.quarantine.damage().add(&path, &error, BTreeSet::new());
                     }
                     memory.unreadable.insert(path);
                 }
@@ -234,33 +235,6 @@ impl Store {
         }
         *self.memory() = memory;
         Ok(bad)
-    }
-
-    /// What is left of the records that were moved aside and whose claims were not unprepared since.
-    fn aside_by_claim(&self) -> Result<BTreeMap<ClaimUid, Remnant>, StoreError> {
-        let directory = self.directory.join(QUARANTINE);
-        let mut remnants = BTreeMap::<_, Remnant>::new();
-        let entries = match fs::read_dir(&directory) {
-            Ok(entries) => entries,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(remnants),
-            Err(source) => return Err(StoreError::Directory { act: "list", path: directory, source }),
-        };
-        for entry in entries {
-            let entry =
-                entry.map_err(|source| StoreError::Directory { act: "list", path: directory.clone(), source })?;
-            let path = entry.path();
-            // `<claim uid>.json`, or `<claim uid>.json.<number>`.
-            let number = path.extension().and_then(|end| end.to_str()?.parse::<u32>().ok());
-            let uid = uid_of(&number.map_or_else(|| path.clone(), |_| path.with_extension("")));
-            let is_file = entry.file_type().is_ok_and(|kind| kind.is_file());
-            // What cannot be read holds nothing: people were told when it was moved.
-            if let Some(uid) = uid.filter(|_| is_file)
-                && let Ok(bytes) = fs::read(&path)
-            {
-                remnants.entry(uid).or_default().add(Remnant::of(&bytes));
-            }
-        }
-        Ok(remnants)
     }
 
     /// All files that are named like records.
@@ -289,7 +263,7 @@ impl Store {
             }
             Found::Nothing => None,
             Found::Damaged(why, remnant) => {
-                self.quarantine(&self.path(uid), &why, &remnant)?;
+                self.quarantine.take(&self.path(uid), &why, &remnant)?;
                 self.memory().remnants.entry(uid.clone()).or_default().add(remnant);
                 None
             }
@@ -322,11 +296,7 @@ impl Store {
         let _change = self.change();
         let path = self.path(uid);
         atomic::remove(&path).map_err(StoreError::File)?;
-        // From the last: if this is interrupted, the repeat finds the rest by counting from the first.
-        for aside in self.all_aside(&path).into_iter().rev() {
-            let released = free(&with_end(&aside, RELEASED));
-            atomic::rename(&aside, &released).map_err(StoreError::File)?;
-        }
+        self.quarantine.release(&path)?;
         let mut memory = self.memory();
         memory.records.remove(uid);
         memory.remnants.remove(uid);
@@ -336,12 +306,12 @@ impl Store {
     /// Whether there is a record of a claim, readable or not, be it one that was moved aside.
     pub(super) fn has(&self, uid: &ClaimUid) -> bool {
         let path = self.path(uid);
-        path.exists() || self.aside(&path).exists()
+        path.exists() || self.quarantine.has(&path)
     }
 
     /// The records that were moved aside.
     pub(super) fn damage(&self) -> &Damage {
-        &self.damage
+        self.quarantine.damage()
     }
 
     /// Who holds these GPUs.
@@ -419,33 +389,6 @@ impl Store {
         }
     }
 
-    fn quarantine(&self, path: &Path, why: &Bad, remnant: &Remnant) -> Result<(), StoreError> {
-        let directory = self.directory.join(QUARANTINE);
-        let created = atomic::make_directory(&directory, DIRECTORY_MODE);
-        created.map_err(|source| StoreError::Directory { act: "create", path: directory, source })?;
-        let aside = free(&self.aside(path));
-        atomic::rename(path, &aside).map_err(StoreError::File)?;
-        tracing::error!(
-            from = %path.display(),
-            to = %aside.display(),
-            error = why as &dyn std::error::Error,
-            gpus = ?remnant.gpus,
-            "moved a damaged claim record aside; the GPUs that it names stay its claim's, and its CDI spec stays, until \
-             unprepare"
-        );
-        self.damage.add(&aside, why, remnant.gpus.clone());
-        Ok(())
-    }
-
-    /// Where the records of a claim that were moved aside are.
-    fn all_aside(&self, path: &Path) -> Vec<PathBuf> {
-        numbered(&self.aside(path)).take_while(|aside| aside.symlink_metadata().is_ok()).collect()
-    }
-
-    fn aside(&self, path: &Path) -> PathBuf {
-        self.directory.join(QUARANTINE).join(path.file_name().unwrap_or_default())
-    }
-
     fn path(&self, uid: &ClaimUid) -> PathBuf {
         self.directory.join(format!("{uid}{SUFFIX}"))
     }
@@ -457,25 +400,6 @@ impl Store {
     fn memory(&self) -> MutexGuard<'_, Memory> {
         self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// The path, and those with a number behind it.
-fn numbered(path: &Path) -> impl Iterator<Item = PathBuf> {
-    let more = (1_u32..).map(|number| with_end(path, &number.to_string()));
-    iter::once(path.to_owned()).chain(more)
-}
-
-fn with_end(path: &Path, end: &str) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(".");
-    name.push(end);
-    name.into()
-}
-
-/// The first of these that is free. What is there already may be what somebody is looking for, and a directory cannot be
-/// replaced at all.
-fn free(path: &Path) -> PathBuf {
-    numbered(path).find(|path| path.symlink_metadata().is_err()).unwrap_or_else(|| path.to_owned())
 }
 
 /// The claim whose record has this path.
