@@ -224,19 +224,6 @@ fn boot_id(proc: &Path) -> anyhow::Result<String> {
     node::boot_id(proc).with_context(context)
 }
 
-/// Passes the pool on whenever the inventory has changed. As long as nothing is known, nothing is wanted.
-async fn lay_out(form: Form, mut inventory: Current, name: String, pool: watch::Sender<Option<Pool>>) {
-    loop {
-        let known = inventory.borrow_and_update().clone();
-        pool.send_replace(
-            known.map(|node| slice::pool_in(slice::Layout { form, ..slice::Layout::default() }, &name, &node)),
-        );
-        if inventory.changed().await.is_err() {
-            return;
-        }
-    }
-}
-
 /// Tells the kubelet of every look at the machine which devices it found. A look that fails tells nothing, so that what
 /// cannot be checked becomes unknown.
 async fn report_health(mut views: Views, pool: String, health: watch::Sender<Arc<HealthSnapshot>>) {
