@@ -10,6 +10,7 @@
 //! a running plugin. What cannot be read at the moment changes nothing: "not known" is not "none", so a fact that fails
 //! stays what the last look found.
 
+pub mod mig_modes;
 pub mod names;
 
 use std::collections::BTreeSet;
@@ -20,13 +21,16 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 use tokio::sync::watch;
 
+use crate::args::DynamicMig;
 use crate::device::attribute::Form;
+use crate::device::model::model;
 use crate::device::{DeviceName, Gpu, GpuUuid, LeftOut, Node, Partitioning, Place};
 use crate::host::{Roots, pci};
 use crate::nvml::gpu::{self, Facts, Scan};
 use crate::nvml::{self, Session};
 use crate::slice;
 
+pub use mig_modes::MigModes;
 pub use names::NameMap;
 
 /// What the other rooms see of the inventory: `None` until NVML has answered once.
@@ -61,6 +65,10 @@ pub struct Inventory {
     names: NameMap,
     /// How attributes are published.
     form: Form,
+    /// Which GPUs this plugin partitions.
+    dynamic_mig: DynamicMig,
+    /// Which of them it has put into MIG mode.
+    modes: MigModes,
     /// What the last look read, for facts that the next one cannot.
     last: Arc<Scan>,
     reported: Reported,
@@ -143,7 +151,6 @@ pub async fn discover(
     }
     node.gpus.sort_by(|a, b| a.name.cmp(&b.name));
 
-    left_out.extend(slice::left_out(Form::Scalar, &node));
     Ok(Discovery { node, unseen, left_out })
 }
 
@@ -209,15 +216,32 @@ fn with_place(facts: Facts, name: DeviceName, place: Place, has_node: bool) -> G
 
 impl Inventory {
     /// An inventory that has not looked yet.
-    pub fn new(session: Session, roots: Roots, names: NameMap) -> Self {
+    pub fn new(session: Session, roots: Roots, names: NameMap, modes: MigModes) -> Self {
         let (current, looked, failure) = (watch::Sender::new(None), watch::Sender::new(None), watch::Sender::new(None));
-        let (form, last, reported) = (Form::default(), Arc::default(), Reported::default());
-        Self { session, roots, names, form, last, reported, current, looked, failure }
+        let (form, dynamic_mig) = (Form::default(), DynamicMig::None);
+        let (last, reported) = (Arc::default(), Reported::default());
+        Self { session, roots, names, form, dynamic_mig, modes, last, reported, current, looked, failure }
     }
 
     /// Says in which form attributes are published, so that what does not fit into it is reported.
     pub fn published_in(&mut self, form: Form) {
         self.form = form;
+    }
+
+    /// Says which GPUs this plugin partitions.
+    pub fn partitions(&mut self, which: DynamicMig) {
+        self.dynamic_mig = which;
+    }
+
+    /// By whom a GPU is partitioned. Until NVML has said what it could be divided into, it is not by this plugin.
+    fn partitioning(&self, gpu: &Gpu) -> Partitioning {
+        let mig = &gpu.mig;
+        let is_meant = self.dynamic_mig.includes(model(gpu.product_name.as_deref().unwrap_or_default()));
+        if !is_meant || !mig.capable || mig.memory_slices() == 0 || !(mig.enabled || mig.resetless) {
+            return Partitioning::Static;
+        }
+        // What an administrator has put into MIG mode stays so.
+        Partitioning::Dynamic { whole: !mig.enabled || mig.resetless && self.modes.contains(&gpu.uuid) }
     }
 
     /// Takes names that claims know GPUs by, see [`NameMap::remember`].
@@ -257,6 +281,9 @@ impl Inventory {
             }
         };
         let Discovery { mut node, unseen, mut left_out } = discovery;
+        for gpu in &mut node.gpus {
+            gpu.partitioning = self.partitioning(gpu);
+        }
         match &*self.current.borrow() {
             Some(before) => keep_known(&mut node, before, &unseen),
             // They are made after the driver is loaded, and what an earlier plugin published may be right.
@@ -271,7 +298,6 @@ impl Inventory {
         if self.failure.send_if_modified(|failure| failure.take().is_some()) {
             tracing::info!("NVML answers again");
         }
-        // What is left out in either form is reported once all the same.
         left_out.extend(slice::left_out(self.form, &node));
         self.reported.log(left_out);
         self.current.send_if_modified(|current| {
@@ -352,7 +378,7 @@ mod tests {
         let [sys, proc, dev] = ["sys", "proc", "dev"].map(|name| root.join(name));
         let roots = Roots { sys, proc, dev, other_devs: vec![], placeholders: true };
         let session = Session::new(move || Some(root.join("libnvidia-ml.so.1")));
-        let mut inventory = Inventory::new(session, roots, NameMap::load(directory.path()).unwrap());
+        let mut inventory = Inventory::new(session, roots, NameMap::load(directory.path()).unwrap(), MigModes::new(directory.path()));
         let views = inventory.views();
         assert!(!inventory.look().await);
         assert_eq!(*views.current.borrow(), None);

@@ -14,6 +14,7 @@ mod damage;
 mod driver;
 mod gone_claims;
 mod hook;
+mod offer;
 mod readiness;
 mod telling;
 
@@ -31,16 +32,17 @@ use tracing::{info, warn};
 
 use self::driver::NvmlLibrary;
 use self::gone_claims::Collector;
+use self::offer::Offer;
 use self::readiness::Readiness;
-use crate::args::{Args, Endpoint};
+use crate::args::{Args, Endpoint, MigCounting};
 use crate::device::attribute::Form;
 use crate::host::driver_root::DriverRoot;
 use crate::host::{Roots, node};
-use crate::inventory::{Current, Inventory, NameMap, Views};
+use crate::inventory::{Inventory, MigModes, NameMap, Views};
 use crate::kubelet::{self, DeviceHealth, HealthSnapshot, Verdict};
 use crate::nvml::Session;
 use crate::prepare::{self, Preparer};
-use crate::slice::{self, Pool};
+use crate::slice::{self, Counting, Layout};
 use crate::{cdi, cluster, http, metrics};
 
 /// Threads of the async runtime. All it does is wait: for sockets, for the API server, and for work on other threads.
@@ -79,6 +81,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         driver_root: _,
         container_driver_root: _,
         nvml_library,
+        mig,
         containers,
         sys_root,
         proc_root,
@@ -111,7 +114,10 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     let other_devs = drivers.iter().filter_map(DriverRoot::dev).collect();
     let roots = Roots { sys: sys_root, proc: proc_root, dev: dev_root, other_devs, placeholders: placeholder_devices };
     let names = NameMap::load(&kubelet.plugin_dir)?;
-    let mut inventory = Inventory::new(Session::new(move || library.locate()), roots.clone(), names);
+    let session = Session::new(move || library.locate());
+    let modes = MigModes::new(&kubelet.plugin_dir);
+    let mut inventory = Inventory::new(session.clone(), roots.clone(), names, modes.clone());
+    inventory.partitions(mig.dynamic_mig);
     inventory.register(&mut registry);
     let form = if list_attributes { Form::List } else { Form::Scalar };
     inventory.published_in(form);
@@ -132,7 +138,8 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         pool: node_name.clone(),
         boot_id: boot_id(&roots.proc)?,
     };
-    let preparer = Preparer::open(settings, views.clone(), prepare::Metrics::register(&mut registry)).await?;
+    let gpus = prepare::Gpus { views: views.clone(), session, modes };
+    let preparer = Preparer::open(settings, gpus, prepare::Metrics::register(&mut registry)).await?;
     // Before the first look gives names.
     inventory.remember(preparer.names());
 
@@ -146,7 +153,8 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     let mut running = JoinSet::new();
     running.spawn(inventory.run());
     running.spawn(preparer.clone().keep_specs());
-    running.spawn(lay_out(form, views.current.clone(), node_name.clone(), pool));
+    let layout = Layout { form, counting: counting(mig.mig_counting) };
+    running.spawn(Offer::new(layout, node_name.clone(), preparer.clone()).keep(views.clone(), pool));
     running.spawn(report_health(views.clone(), node_name, health));
     running.spawn(publisher.run());
     running.spawn(damage);
@@ -205,6 +213,13 @@ async fn until_stopped(
         }),
         () = dra.ended() => Err(anyhow::anyhow!("the DRA server ended by itself")),
         () = registrar.ended() => Err(anyhow::anyhow!("the registrar ended by itself")),
+    }
+}
+
+fn counting(counting: MigCounting) -> Counting {
+    match counting {
+        MigCounting::Exact => Counting::Exact,
+        MigCounting::Light => Counting::Light,
     }
 }
 

@@ -20,6 +20,7 @@ fn target(number: u32) -> Target {
         device: format!("gpu-{number}"),
         uuid: GpuUuid::parse(&format!("GPU-e86cb44c-6756-fd30-cd4a-1e6da3caf9b{number}")).unwrap(),
         minor: number,
+        mig: None,
         pci: pci(number),
     }
 }

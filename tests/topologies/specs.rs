@@ -46,6 +46,7 @@ fn spec(host: &Host) -> Value {
     };
     let gpus = &host.topology().gpus;
     let targets = gpus.iter().map(|gpu| Target {
+        mig: None,
         name: format!("{CLAIM}-gpu-{}", gpu.minor),
         device: format!("gpu-{}", gpu.minor),
         uuid: GpuUuid::parse(&gpu.uuid).unwrap(),
