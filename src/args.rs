@@ -194,14 +194,7 @@ pub struct Mig {
 
     /// How the parts of such a GPU are counted. Schedulers before 1.36.3 lose track of what a device takes that they
     /// considered and did not choose; with `light`, claims for several whole GPUs still work there
-    #[arg(
-        long,
-        env = "MIG_COUNTING",
-        value_name = "FORM",
-        value_enum,
-        default_value = "exact",
-        help_heading = "MIG"
-    )]
+    #[arg(long, env = "MIG_COUNTING", value_name = "FORM", value_enum, default_value = "exact", help_heading = "MIG")]
     pub mig_counting: MigCounting,
 }
 
@@ -307,7 +300,8 @@ impl FromStr for DynamicMig {
             models => {
                 let known = |text: &str| {
                     let same = |model: &&&str| model.eq_ignore_ascii_case(text.trim());
-                    let unknown = || format!("{text:?} is no model that is known; expected none, all, or some as A100,H100");
+                    let unknown =
+                        || format!("{text:?} is no model that is known; expected none, all, or some as A100,H100");
                     MODELS.iter().find(same).copied().ok_or_else(unknown)
                 };
                 Ok(Self::Models(models.split(',').map(known).collect::<Result<_, _>>()?))
@@ -407,7 +401,8 @@ mod tests {
 
     #[test]
     fn gpus_to_be_partitioned_are_all_or_some_models() {
-        let parsed = |value: &str| parse(&["--node-name=a", &format!("--dynamic-mig={value}")]).unwrap().mig.dynamic_mig;
+        let parsed =
+            |value: &str| parse(&["--node-name=a", &format!("--dynamic-mig={value}")]).unwrap().mig.dynamic_mig;
         assert_eq!(parsed("none"), DynamicMig::None);
         assert_eq!(parsed("all"), DynamicMig::All);
         assert_eq!(parsed("a100, RTX PRO 6000"), DynamicMig::Models(vec!["A100", "RTX PRO 6000"]));

@@ -191,6 +191,7 @@ fn with_place(facts: Facts, name: DeviceName, place: Place, has_node: bool) -> G
         mig,
         links,
         fabric,
+        ..
     } = facts;
     Gpu {
         name,
@@ -378,7 +379,8 @@ mod tests {
         let [sys, proc, dev] = ["sys", "proc", "dev"].map(|name| root.join(name));
         let roots = Roots { sys, proc, dev, other_devs: vec![], placeholders: true };
         let session = Session::new(move || Some(root.join("libnvidia-ml.so.1")));
-        let mut inventory = Inventory::new(session, roots, NameMap::load(directory.path()).unwrap(), MigModes::new(directory.path()));
+        let mut inventory =
+            Inventory::new(session, roots, NameMap::load(directory.path()).unwrap(), MigModes::new(directory.path()));
         let views = inventory.views();
         assert!(!inventory.look().await);
         assert_eq!(*views.current.borrow(), None);

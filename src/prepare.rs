@@ -68,12 +68,10 @@ use self::machine::Machine;
 pub use self::metrics::Metrics;
 use self::notices::Notice;
 use self::partitioner::Partitioner;
-use self::record::{Record, SCHEMA, State};
 pub use self::siblings::LockError;
 pub use self::store::StoreError;
-use self::waiting::{ITS_GPUS, THE_CLAIM, turn_by};
+use self::waiting::{THE_CLAIM, turn_by};
 use crate::cdi;
-use crate::claim::plan::{plan, wanted};
 use crate::claim::{Claim, ClaimName, ClaimUid};
 use crate::device::mig::Placement;
 use crate::device::{DeviceName, GpuUuid};
@@ -163,6 +161,21 @@ struct Shared {
     specs_kept: CancellationToken,
     /// Nobody waits any longer once it is cancelled.
     stopping: CancellationToken,
+}
+
+// === impl Gpus ===
+
+impl Gpus {
+    /// GPUs that are only looked at.
+    #[cfg(test)]
+    pub(crate) fn without_nvml(views: Views) -> Self {
+        let nowhere = PathBuf::from("/nonexistent");
+        let session = Session::new({
+            let library = nowhere.join("libnvidia-ml.so.1");
+            move || Some(library.clone())
+        });
+        Self { views, session, modes: MigModes::new(&nowhere) }
+    }
 }
 
 // === impl Preparer ===

@@ -311,7 +311,6 @@ impl Machine {
         self.specs.remove(uid.as_str()).map_err(Error::Spec)?;
         self.store.remove(uid).map_err(Error::Record)
     }
-
 }
 
 /// Unique on the node for ever, and the same at each repetition: runtimes and kubelets cache it.

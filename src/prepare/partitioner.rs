@@ -81,7 +81,12 @@ impl Partitioner {
 
     /// Makes the parts of a record, and sees to it that whole GPUs are whole; GPU by GPU at once. Answers what was made, by
     /// the number of the device. Where a part cannot be made, others may have been: they are for [`revert`](Self::revert).
-    pub(super) async fn apply(&self, record: &Record, node: &Node, by: Instant) -> Result<BTreeMap<usize, Made>, Error> {
+    pub(super) async fn apply(
+        &self,
+        record: &Record,
+        node: &Node,
+        by: Instant,
+    ) -> Result<BTreeMap<usize, Made>, Error> {
         let jobs = self.jobs(record, node);
         let calls = jobs.into_iter().map(|job| {
             self.session.call("partition a GPU", left_until(by), move |nvml| {
@@ -233,9 +238,8 @@ impl Job {
     fn revert(&self, gpu: &Partitions<'_>) -> Result<(), nvml::Error> {
         let instances = gpu.instances(&self.profiles)?;
         for wish in &self.parts {
-            let at_its_place = |instance: &&GpuInstance| {
-                (instance.profile, instance.placement) == (wish.profile, wish.placement)
-            };
+            let at_its_place =
+                |instance: &&GpuInstance| (instance.profile, instance.placement) == (wish.profile, wish.placement);
             let Some(found) = instances.iter().find(at_its_place) else { continue };
             let expected = Expected {
                 gpu_instance: found.id,

@@ -15,6 +15,7 @@ use futures::FutureExt;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
+use super::record::{Record, State};
 use super::*;
 use crate::cdi::example::{Machine as Host, read_as_runtime};
 use crate::claim::example::{POOL, mk_claim, mk_node, mk_uid, mk_uuid};
@@ -51,6 +52,10 @@ impl Disk {
         self.inventory.send_replace(Some(Arc::new(node)));
     }
 
+    fn gpus(&self) -> Gpus {
+        Gpus::without_nvml(self.views())
+    }
+
     fn views(&self) -> Views {
         Views {
             current: self.inventory.subscribe(),
@@ -65,7 +70,7 @@ impl Disk {
     }
 
     async fn start_with(&self, metrics: Metrics) -> Preparer {
-        Preparer::open(self.settings(), self.views(), metrics).await.unwrap()
+        Preparer::open(self.settings(), self.gpus(), metrics).await.unwrap()
     }
 
     fn settings(&self) -> Settings {

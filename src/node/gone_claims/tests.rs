@@ -103,7 +103,8 @@ impl Rig {
             looked: watch::Sender::new(None).subscribe(),
             failure: watch::Sender::new(None).subscribe(),
         };
-        let preparer = Preparer::open(settings, views, prepare::Metrics::default()).await.unwrap();
+        let preparer =
+            Preparer::open(settings, prepare::Gpus::without_nvml(views), prepare::Metrics::default()).await.unwrap();
         let tasks = TaskTracker::new();
         let collector = Collector::new(fake.cluster(), preparer.clone(), tasks.clone(), &mut Registry::default());
         let released = collector.released.clone();
