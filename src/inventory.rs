@@ -181,6 +181,7 @@ fn with_place(facts: Facts, name: DeviceName, place: Place, has_node: bool) -> G
         mig,
         links,
         fabric,
+        ..
     } = facts;
     Gpu {
         name,

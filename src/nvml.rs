@@ -7,15 +7,22 @@
 //!                  gpu     every GPU's facts, each on its own: one that fails costs itself
 //!                   │
 //!                   ▼
-//!              link, raw   calls that nvml-wrapper gets wrong or does not have, as plain numbers
+//!        link, mig, fabric   parts of that
+//!                   │
+//!                   ▼
+//!                  raw     calls that nvml-wrapper gets wrong or does not have, as plain numbers
 //! ```
 //!
 //! What NVML answers is data, never a reason to panic: return codes that are newer than we are, enum values without a
 //! name, strings that are not UTF-8, functions that this driver does not have.
 
 pub mod error;
+mod fabric;
 pub mod gpu;
 mod link;
+mod mig;
+mod notes;
+pub mod partition;
 mod raw;
 pub mod session;
 
