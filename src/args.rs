@@ -3,6 +3,8 @@
 //! Environment names are those of NVIDIA's driver where it has the same setting, so that a DaemonSet can be switched
 //! over without renaming. Parsing has no side effects; what a path leads to is looked at when it is used.
 
+mod dynamic_mig;
+
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -11,7 +13,7 @@ use clap::Parser;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
 
-use crate::device::model::MODELS;
+pub use dynamic_mig::DynamicMig;
 
 /// Where `--help` ends: the one thing a newcomer asks next.
 const AFTER_HELP: &str = "\
@@ -143,13 +145,13 @@ pub struct Args {
     )]
     pub dev_root: PathBuf,
 
-    /// How GPUs are partitioned
-    #[command(flatten)]
-    pub mig: Mig,
-
     /// What containers get, and how
     #[command(flatten)]
     pub containers: Containers,
+
+    /// How GPUs are partitioned
+    #[command(flatten)]
+    pub mig: Mig,
 
     /// Accept plain files as device nodes. For machines without a GPU: see tests/fake-node
     #[arg(long, env = "PLACEHOLDER_DEVICES", hide = true, help_heading = "Host")]
@@ -185,29 +187,17 @@ pub struct Args {
 /// How GPUs are partitioned.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Mig {
-    /// The GPUs that the plugin partitions itself when a claim is prepared: `none`, `all` that can be, or those of some
-    /// models, such as `A100,H100`. Every part that such a GPU could have is offered, beside the whole GPU; an A100 or A30
-    /// has to be in MIG mode already, and is then offered in parts only. On other GPUs, what MIG devices an administrator
-    /// has made are offered. Needs a Kubernetes with DRAPartitionableDevices in API server and scheduler, 1.36.3 or newer
-    #[arg(long, env = "DYNAMIC_MIG", value_name = "MODELS", default_value = "none", help_heading = "MIG")]
+    /// Which GPUs the plugin partitions itself when claims ask for parts: `none`, `all`, or models, such as `A100,H100`.
+    /// Every part that they could have is offered, beside the whole GPU. All others are offered as an administrator has
+    /// partitioned them, and so are GPUs before Hopper whose MIG mode is off, since turning it on takes a reset. Needs an API
+    /// server and a scheduler with DRAPartitionableDevices, 1.36.3 or newer
+    #[arg(long, env = "DYNAMIC_MIG", value_name = "GPUS", default_value = "none", help_heading = "MIG")]
     pub dynamic_mig: DynamicMig,
 
     /// How the parts of such a GPU are counted. Schedulers before 1.36.3 lose track of what a device takes that they
     /// considered and did not choose; with `light`, claims for several whole GPUs still work there
     #[arg(long, env = "MIG_COUNTING", value_name = "FORM", value_enum, default_value = "exact", help_heading = "MIG")]
     pub mig_counting: MigCounting,
-}
-
-/// Which GPUs the plugin partitions itself.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub enum DynamicMig {
-    /// None of them.
-    #[default]
-    None,
-    /// All that can be.
-    All,
-    /// Those of these models, as the attribute `model` spells them.
-    Models(Vec<&'static str>),
 }
 
 /// How the parts of a GPU that the plugin partitions are counted.
@@ -275,39 +265,6 @@ pub enum Endpoint {
     Off,
     /// On this address.
     At(SocketAddr),
-}
-
-// === impl DynamicMig ===
-
-impl DynamicMig {
-    /// Whether GPUs of a model are meant, if they can be partitioned at all.
-    pub fn includes(&self, model: &str) -> bool {
-        match self {
-            Self::None => false,
-            Self::All => true,
-            Self::Models(models) => models.contains(&model),
-        }
-    }
-}
-
-impl FromStr for DynamicMig {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text.trim() {
-            "none" | "" => Ok(Self::None),
-            "all" => Ok(Self::All),
-            models => {
-                let known = |text: &str| {
-                    let same = |model: &&&str| model.eq_ignore_ascii_case(text.trim());
-                    let unknown =
-                        || format!("{text:?} is no model that is known; expected none, all, or some as A100,H100");
-                    MODELS.iter().find(same).copied().ok_or_else(unknown)
-                };
-                Ok(Self::Models(models.split(',').map(known).collect::<Result<_, _>>()?))
-            }
-        }
-    }
 }
 
 // === impl Endpoint ===
@@ -400,20 +357,9 @@ mod tests {
     }
 
     #[test]
-    fn gpus_to_be_partitioned_are_all_or_some_models() {
-        let parsed =
-            |value: &str| parse(&["--node-name=a", &format!("--dynamic-mig={value}")]).unwrap().mig.dynamic_mig;
-        assert_eq!(parsed("none"), DynamicMig::None);
-        assert_eq!(parsed("all"), DynamicMig::All);
-        assert_eq!(parsed("a100, RTX PRO 6000"), DynamicMig::Models(vec!["A100", "RTX PRO 6000"]));
-        assert!(parsed("A100").includes("A100") && !parsed("A100").includes("H100") && !parsed("none").includes(""));
-    }
-
-    #[test]
     fn unusable_values_are_refused_with_a_sentence() {
         for (flag, value, sentence) in [
             ("--kubeconfig", "", "the path is empty"),
-            ("--dynamic-mig", "A1000", "is no model that is known"),
             ("--cdi-root", "cdi", "must be absolute"),
             ("--driver-name", "GPU", "lower-case DNS labels"),
             ("--driver-name", "a..b", "lower-case DNS labels"),

@@ -12,6 +12,7 @@
 
 pub mod mig_modes;
 pub mod names;
+mod partitioning;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -23,7 +24,6 @@ use tokio::sync::watch;
 
 use crate::args::DynamicMig;
 use crate::device::attribute::Form;
-use crate::device::model::model;
 use crate::device::{DeviceName, Gpu, GpuUuid, LeftOut, Node, Partitioning, Place};
 use crate::host::{Roots, pci};
 use crate::nvml::gpu::{self, Facts, Scan};
@@ -32,6 +32,7 @@ use crate::slice;
 
 pub use mig_modes::MigModes;
 pub use names::NameMap;
+use partitioning::Partitioner;
 
 /// What the other rooms see of the inventory: `None` until NVML has answered once.
 pub type Current = watch::Receiver<Option<Arc<Node>>>;
@@ -65,10 +66,7 @@ pub struct Inventory {
     names: NameMap,
     /// How attributes are published.
     form: Form,
-    /// Which GPUs this plugin partitions.
-    dynamic_mig: DynamicMig,
-    /// Which of them it has put into MIG mode.
-    modes: MigModes,
+    partitioner: Partitioner,
     /// What the last look read, for facts that the next one cannot.
     last: Arc<Scan>,
     reported: Reported,
@@ -217,11 +215,11 @@ fn with_place(facts: Facts, name: DeviceName, place: Place, has_node: bool) -> G
 
 impl Inventory {
     /// An inventory that has not looked yet.
-    pub fn new(session: Session, roots: Roots, names: NameMap, modes: MigModes) -> Self {
+    pub fn new(session: Session, roots: Roots, names: NameMap) -> Self {
         let (current, looked, failure) = (watch::Sender::new(None), watch::Sender::new(None), watch::Sender::new(None));
-        let (form, dynamic_mig) = (Form::default(), DynamicMig::None);
-        let (last, reported) = (Arc::default(), Reported::default());
-        Self { session, roots, names, form, dynamic_mig, modes, last, reported, current, looked, failure }
+        let (form, last, reported) = (Form::default(), Arc::default(), Reported::default());
+        let partitioner = Partitioner::default();
+        Self { session, roots, names, form, partitioner, last, reported, current, looked, failure }
     }
 
     /// Says in which form attributes are published, so that what does not fit into it is reported.
@@ -229,20 +227,9 @@ impl Inventory {
         self.form = form;
     }
 
-    /// Says which GPUs this plugin partitions.
-    pub fn partitions(&mut self, which: DynamicMig) {
-        self.dynamic_mig = which;
-    }
-
-    /// By whom a GPU is partitioned. Until NVML has said what it could be divided into, it is not by this plugin.
-    fn partitioning(&self, gpu: &Gpu) -> Partitioning {
-        let mig = &gpu.mig;
-        let is_meant = self.dynamic_mig.includes(model(gpu.product_name.as_deref().unwrap_or_default()));
-        if !is_meant || !mig.capable || mig.memory_slices() == 0 || !(mig.enabled || mig.resetless) {
-            return Partitioning::Static;
-        }
-        // What an administrator has put into MIG mode stays so.
-        Partitioning::Dynamic { whole: !mig.enabled || mig.resetless && self.modes.contains(&gpu.uuid) }
+    /// Says which GPUs this plugin partitions, and where it keeps whose MIG mode it has turned on.
+    pub fn partitions(&mut self, which: DynamicMig, modes: MigModes) {
+        self.partitioner = Partitioner::new(which, modes);
     }
 
     /// Takes names that claims know GPUs by, see [`NameMap::remember`].
@@ -282,9 +269,7 @@ impl Inventory {
             }
         };
         let Discovery { mut node, unseen, mut left_out } = discovery;
-        for gpu in &mut node.gpus {
-            gpu.partitioning = self.partitioning(gpu);
-        }
+        left_out.extend(self.partitioner.assign(&mut node).await);
         match &*self.current.borrow() {
             Some(before) => keep_known(&mut node, before, &unseen),
             // They are made after the driver is loaded, and what an earlier plugin published may be right.
@@ -379,8 +364,7 @@ mod tests {
         let [sys, proc, dev] = ["sys", "proc", "dev"].map(|name| root.join(name));
         let roots = Roots { sys, proc, dev, other_devs: vec![], placeholders: true };
         let session = Session::new(move || Some(root.join("libnvidia-ml.so.1")));
-        let mut inventory =
-            Inventory::new(session, roots, NameMap::load(directory.path()).unwrap(), MigModes::new(directory.path()));
+        let mut inventory = Inventory::new(session, roots, NameMap::load(directory.path()).unwrap());
         let views = inventory.views();
         assert!(!inventory.look().await);
         assert_eq!(*views.current.borrow(), None);

@@ -115,9 +115,9 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     let roots = Roots { sys: sys_root, proc: proc_root, dev: dev_root, other_devs, placeholders: placeholder_devices };
     let names = NameMap::load(&kubelet.plugin_dir)?;
     let session = Session::new(move || library.locate());
-    let modes = MigModes::new(&kubelet.plugin_dir);
-    let mut inventory = Inventory::new(session.clone(), roots.clone(), names, modes.clone());
-    inventory.partitions(mig.dynamic_mig);
+    let modes = MigModes::of(&kubelet.plugin_dir, boot_id(&roots.proc)?);
+    let mut inventory = Inventory::new(session.clone(), roots.clone(), names);
+    inventory.partitions(mig.dynamic_mig, modes.clone());
     inventory.register(&mut registry);
     let form = if list_attributes { Form::List } else { Form::Scalar };
     inventory.published_in(form);

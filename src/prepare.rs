@@ -174,7 +174,7 @@ impl Gpus {
             let library = nowhere.join("libnvidia-ml.so.1");
             move || Some(library.clone())
         });
-        Self { views, session, modes: MigModes::new(&nowhere) }
+        Self { views, session, modes: MigModes::of(&nowhere, String::new()) }
     }
 }
 

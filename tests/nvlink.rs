@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use fake_node::host::{Host, HostBuilder};
 use gpu_dra_plugin::device::attribute::{self, Form, Value};
 use gpu_dra_plugin::host::Roots;
-use gpu_dra_plugin::inventory::{Current, Inventory, MigModes, NameMap};
+use gpu_dra_plugin::inventory::{Current, Inventory, NameMap};
 use gpu_dra_plugin::nvml::Session;
 use gpu_dra_plugin::slice::{Pool, pool};
 use tempfile::TempDir;
@@ -46,12 +46,8 @@ impl Machine {
         let library = host.library();
         let session = Session::new(move || Some(library.clone()));
         let names = NameMap::load(directory.path()).unwrap();
-        let inventory = Inventory::new(
-            session,
-            Roots { sys, proc, dev, other_devs: vec![], placeholders: true },
-            names,
-            MigModes::new(directory.path()),
-        );
+        let inventory =
+            Inventory::new(session, Roots { sys, proc, dev, other_devs: vec![], placeholders: true }, names);
         let current = inventory.views().current;
         Self { host, inventory, current, _directory: directory }
     }

@@ -51,29 +51,29 @@ pub struct Sources {
     pub graphics: bool,
 }
 
-/// A GPU, or a part of one, that becomes a CDI device.
+/// A GPU, or a MIG device of it, that becomes a CDI device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Target {
     /// Name of the CDI device.
     pub name: String,
     /// The name that it is published under.
     pub device: String,
-    /// Its identity.
+    /// The identity of the GPU.
     pub uuid: GpuUuid,
     /// `<minor>` of `/dev/nvidia<minor>`.
     pub minor: u32,
     /// By which its DRM nodes are found.
     pub pci: PciAddress,
-    /// The part of it that the device is; `None` is all of it.
-    pub mig: Option<MigDevice>,
+    /// The part of it that is given, where that is not all.
+    pub mig: Option<MigTarget>,
 }
 
-/// A MIG device.
+/// A MIG device, by the ids that its capabilities have.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct MigDevice {
-    /// The id of its GPU instance.
+pub struct MigTarget {
+    /// Of the GPU instance.
     pub gpu_instance: u32,
-    /// The id of its compute instance in that.
+    /// Of the compute instance in it.
     pub compute_instance: u32,
     /// Its identity.
     pub uuid: MigUuid,
@@ -115,12 +115,12 @@ pub enum Incomplete {
         #[source]
         source: NodeError,
     },
-    /// A node that lets a container use a part of a GPU.
-    #[error("the container would not have its MIG device {device}")]
+    /// The capabilities of a MIG device.
+    #[error("the container could not open its MIG device {device}")]
     Mig {
         /// Which one.
         device: String,
-        /// What is wrong with its nodes.
+        /// What is wrong with them.
         #[source]
         source: CapabilityError,
     },
@@ -135,8 +135,7 @@ impl Incomplete {
         match self {
             Self::Driver(_) | Self::Cuda(_) => true,
             Self::ControlNode { source, .. } | Self::Gpu { source, .. } => source.may_pass(),
-            // The kernel has them from the moment that the device is made.
-            Self::Mig { .. } => false,
+            Self::Mig { source, .. } => source.may_pass(),
         }
     }
 }
@@ -199,13 +198,15 @@ impl Found {
             let env = vec![format!("DRA_{variable}_UUID={uuid}")];
             let mut container_edits = ContainerEdits { env, ..ContainerEdits::default() };
             container_edits.add_node(node);
-            if let Some(MigDevice { gpu_instance, compute_instance, uuid: _ }) = target.mig {
-                let nodes = self.devices.capabilities(target.minor, gpu_instance, compute_instance);
+            if let Some(mig) = &target.mig {
+                let nodes = self.devices.capabilities(target.minor, mig.gpu_instance, mig.compute_instance);
                 let nodes = nodes.map_err(|source| Incomplete::Mig { device: target.device.clone(), source })?;
-                nodes.into_iter().for_each(|node| container_edits.add_node(node));
+                for node in nodes {
+                    container_edits.add_node(node);
+                }
             }
             let mut links = Vec::new();
-            // A part of a GPU cannot draw.
+            // A part of a GPU draws nothing, and the GPU's DRM nodes would reach all of it.
             let drm = self.drm.get(&target.pci).filter(|_| target.mig.is_none());
             for node in drm.into_iter().flatten() {
                 links.extend(by_path(target.pci, &node.name).filter(|link| self.devices.has(&link.path)));

@@ -1,55 +1,60 @@
-//! The device nodes that give a process access to a MIG device: one for its GPU instance, one for its compute instance.
+//! The capabilities of MIG instances: device nodes, of which each opens one GPU instance or one compute instance.
 //!
 //! ```text
-//!  <proc>/driver/nvidia/capabilities/gpu<minor>/mig/gi<id>/access        DeviceFileMinor: 21
-//!                                                  └────/ci<id>/access   DeviceFileMinor: 22
-//!  <proc>/devices                                                        237 nvidia-caps
-//!                                  ──▶ /dev/nvidia-caps/nvidia-cap21, -cap22: 237:21, 237:22
+//!  <proc>/driver/nvidia/capabilities/gpu0/mig/gi7/access       DeviceFileMinor: 66      ─┐
+//!  <proc>/driver/nvidia/capabilities/gpu0/mig/gi7/ci0/access   DeviceFileMinor: 67       ├─▶ nvidia-caps/nvidia-cap66
+//!  <proc>/devices                                              511 nvidia-caps          ─┘
 //! ```
 //!
-//! The numbers say all that a container runtime needs to make a node in a container. Whether the host has the node as well
-//! does not matter: it is there only if somebody has run `nvidia-modprobe` since the instance was made.
+//! The driver lists a capability for as long as its instance exists. The node in `/dev` is another matter: a helper that is
+//! called by whoever uses MIG first makes it, so a machine may not have it, or one that a driver with another major left.
+//! It is not needed: a spec with type and numbers has the runtime make the node in the container. Only runtimes in a user
+//! namespace, which may not make nodes, bind the host's.
 
 use std::fs;
 use std::io;
-use std::path::PathBuf;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
 
 use super::node::{DeviceNode, Devices, major};
 
-/// The driver whose major these nodes have, in `/proc/devices`.
+/// Where the nodes are, below `/dev`.
+const CAPABILITIES: &str = "nvidia-caps/nvidia-cap";
+
+/// The driver of the nodes in `<proc>/devices`.
 const DRIVER: &str = "nvidia-caps";
 
-/// Why a container cannot be given access to a MIG device.
+/// Readable by all: opening it is the permission, and only who has the node can.
+const MODE: u32 = 0o444;
+
+/// Why the node of a capability cannot be described.
 #[derive(Debug, thiserror::Error)]
 pub enum CapabilityError {
-    /// The kernel does not tell of the instance.
-    #[error("cannot read {}, which says the device node of a MIG instance", path.display())]
-    Access {
-        /// The file.
+    /// The driver does not list it, or not yet.
+    #[error("the driver has no capability {}", path.display())]
+    Missing {
+        /// Where it was looked for.
+        path: PathBuf,
+    },
+    /// A file cannot be read.
+    #[error("cannot read {}", path.display())]
+    Unreadable {
+        /// Which one.
         path: PathBuf,
         /// Why not.
         #[source]
         source: io::Error,
     },
-    /// The kernel tells something else.
-    #[error("{} does not say a DeviceFileMinor", path.display())]
+    /// The driver lists it without a number.
+    #[error("{} names no DeviceFileMinor", path.display())]
     NoMinor {
         /// The file.
         path: PathBuf,
     },
-    /// The table of majors cannot be read.
-    #[error("cannot read {}", path.display())]
-    Majors {
-        /// The table.
-        path: PathBuf,
-        /// Why not.
-        #[source]
-        source: io::Error,
-    },
-    /// The driver has no such nodes.
+    /// The driver of the nodes is not loaded.
     #[error("{} has no major for {DRIVER}", path.display())]
     NoMajor {
-        /// The table.
+        /// The table that was read.
         path: PathBuf,
     },
 }
@@ -57,90 +62,97 @@ pub enum CapabilityError {
 // === impl Devices ===
 
 impl Devices {
-    /// The nodes of a MIG device: by the minor of its GPU, the id of its GPU instance, and that of its compute instance.
+    /// The nodes that a container needs for a compute instance of the GPU with this minor: that of the GPU instance, and its
+    /// own. Numbers are the driver's; owner and mode are those of the host's node, where it has one.
     pub fn capabilities(
         &self,
-        gpu: u32,
+        gpu_minor: u32,
         gpu_instance: u32,
         compute_instance: u32,
     ) -> Result<[DeviceNode; 2], CapabilityError> {
-        let instance = self.proc.join(format!("driver/nvidia/capabilities/gpu{gpu}/mig/gi{gpu_instance}"));
+        let gpu = self.proc.join(format!("driver/nvidia/capabilities/gpu{gpu_minor}/mig/gi{gpu_instance}"));
         let table = self.proc.join("devices");
-        let majors =
-            fs::read_to_string(&table).map_err(|source| CapabilityError::Majors { path: table.clone(), source })?;
+        let majors = read(&table)?;
         let major = major(&majors, DRIVER).ok_or(CapabilityError::NoMajor { path: table })?;
-        let compute = instance.join(format!("ci{compute_instance}/access"));
-        Ok([self.capability(instance.join("access"), major)?, self.capability(compute, major)?])
+        let node = |access: &Path| Ok(self.capability(major, minor(access)?));
+        Ok([node(&gpu.join("access"))?, node(&gpu.join(format!("ci{compute_instance}/access")))?])
     }
 
-    fn capability(&self, path: PathBuf, major: u32) -> Result<DeviceNode, CapabilityError> {
-        let access = match fs::read_to_string(&path) {
-            Ok(access) => access,
-            Err(source) => return Err(CapabilityError::Access { path, source }),
-        };
-        let value = |key: &str| {
-            let mut values = access.lines().filter_map(|line| line.strip_prefix(key)?.strip_prefix(':'));
-            values.find_map(|value| value.trim().parse::<u32>().ok())
-        };
-        let Some(minor) = value("DeviceFileMinor") else { return Err(CapabilityError::NoMinor { path }) };
-        let name = format!("nvidia-caps/nvidia-cap{minor}");
-        let host = self.host.join(&name);
-        // In decimal: 292 is 0444.
-        let mode = value("DeviceFileMode").map_or(0o444, |mode| mode & 0o777);
-        Ok(DeviceNode { name, host, major, minor, mode, uid: 0, gid: 0 })
+    fn capability(&self, major: u32, minor: u32) -> DeviceNode {
+        let name = format!("{CAPABILITIES}{minor}");
+        let node = DeviceNode { host: Path::new("/dev").join(&name), name, major, minor, mode: MODE, uid: 0, gid: 0 };
+        match fs::metadata(self.local.join(&node.name)) {
+            Ok(found) if found.file_type().is_char_device() => {
+                let host = self.host.join(&node.name);
+                DeviceNode { host, mode: found.mode() & 0o777, uid: found.uid(), gid: found.gid(), ..node }
+            }
+            _ => node,
+        }
     }
+}
+
+// === impl CapabilityError ===
+
+impl CapabilityError {
+    /// Whether it may be there a moment later: the driver lists a capability soon after its instance is made.
+    pub fn may_pass(&self) -> bool {
+        matches!(self, Self::Missing { .. } | Self::NoMajor { .. })
+    }
+}
+
+fn minor(access: &Path) -> Result<u32, CapabilityError> {
+    let text = read(access)?;
+    let mut lines = text.lines().filter_map(|line| line.trim().strip_prefix("DeviceFileMinor:"));
+    let minor = lines.next().and_then(|number| number.trim().parse().ok());
+    minor.ok_or_else(|| CapabilityError::NoMinor { path: access.to_owned() })
+}
+
+fn read(path: &Path) -> Result<String, CapabilityError> {
+    let path = path.to_owned();
+    fs::read_to_string(&path).map_err(|source| match source.kind() {
+        io::ErrorKind::NotFound => CapabilityError::Missing { path },
+        _ => CapabilityError::Unreadable { path, source },
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn devices(proc: &std::path::Path) -> Devices {
-        Devices {
-            local: "/nowhere".into(),
-            host: "/dev".into(),
-            elsewhere: vec![],
-            proc: proc.to_owned(),
-            placeholders: false,
+    fn devices(directory: &Path) -> Devices {
+        let access = directory.join("driver/nvidia/capabilities/gpu2/mig/gi7/ci0");
+        fs::create_dir_all(&access).unwrap();
+        let text = |minor| format!("DeviceFileMinor: {minor}\nDeviceFileMode: 292\nDeviceFileModify: 1\n");
+        fs::write(access.with_file_name("access"), text(336)).unwrap();
+        fs::write(access.join("access"), text(337)).unwrap();
+        fs::write(directory.join("devices"), "Character devices:\n511 nvidia-caps\n").unwrap();
+        let (local, proc) = (directory.join("dev"), directory.to_owned());
+        Devices { local, host: "/dev".into(), elsewhere: vec![], proc, placeholders: false }
+    }
+
+    #[test]
+    fn an_instance_has_two_nodes_with_the_numbers_that_the_driver_gave_them() {
+        let directory = tempfile::tempdir().unwrap();
+        let [gpu, compute] = devices(directory.path()).capabilities(2, 7, 0).unwrap();
+        assert_eq!((gpu.name.as_str(), gpu.major, gpu.minor, gpu.mode), ("nvidia-caps/nvidia-cap336", 511, 336, 0o444));
+        assert_eq!((compute.minor, compute.host.to_str()), (337, Some("/dev/nvidia-caps/nvidia-cap337")));
+    }
+
+    #[test]
+    fn what_the_driver_does_not_say_is_named() {
+        let directory = tempfile::tempdir().unwrap();
+        let devices = devices(directory.path());
+        for (gpu, instance, compute, end) in
+            [(3, 7, 0, "gpu3/mig/gi7/access"), (2, 8, 0, "gpu2/mig/gi8/access"), (2, 7, 1, "gi7/ci1/access")]
+        {
+            let error = devices.capabilities(gpu, instance, compute).unwrap_err();
+            assert!(error.may_pass() && error.to_string().ends_with(end), "{error}");
         }
-    }
-
-    fn write(proc: &std::path::Path, name: &str, text: &str) {
-        let path = proc.join(name);
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(path, text).unwrap();
-    }
-
-    #[test]
-    fn a_mig_device_has_the_nodes_that_the_kernel_says() {
-        let directory = tempfile::tempdir().unwrap();
-        let proc = directory.path();
-        write(proc, "devices", "Character devices:\n195 nvidia\n237 nvidia-caps\n\nBlock devices:\n");
-        let access = |minor: u32| format!("DeviceFileMinor: {minor}\nDeviceFileMode: 292\nDeviceFileModify: 1\n");
-        write(proc, "driver/nvidia/capabilities/gpu3/mig/gi2/access", &access(426));
-        write(proc, "driver/nvidia/capabilities/gpu3/mig/gi2/ci0/access", &access(427));
-        let nodes = devices(proc).capabilities(3, 2, 0).unwrap();
-        let told = nodes.map(|node| (node.host.display().to_string(), node.major, node.minor, node.mode));
-        assert_eq!(
-            told,
-            [
-                ("/dev/nvidia-caps/nvidia-cap426".to_owned(), 237, 426, 0o444),
-                ("/dev/nvidia-caps/nvidia-cap427".to_owned(), 237, 427, 0o444)
-            ]
-        );
-    }
-
-    #[test]
-    fn what_is_missing_is_named() {
-        let directory = tempfile::tempdir().unwrap();
-        let proc = directory.path();
-        let message = || devices(proc).capabilities(0, 1, 0).unwrap_err().to_string();
-        assert!(message().ends_with("/devices"), "{}", message());
-        write(proc, "devices", "Character devices:\n195 nvidia\n");
-        assert!(message().ends_with("has no major for nvidia-caps"), "{}", message());
-        write(proc, "devices", "Character devices:\n237 nvidia-caps\n");
-        assert!(message().contains("capabilities/gpu0/mig/gi1/access, which says"), "{}", message());
-        write(proc, "driver/nvidia/capabilities/gpu0/mig/gi1/access", "DeviceFileMinor: x\n");
-        assert!(message().ends_with("does not say a DeviceFileMinor"), "{}", message());
+        fs::write(directory.path().join("driver/nvidia/capabilities/gpu2/mig/gi7/access"), "DeviceFileMinor: x")
+            .unwrap();
+        let error = devices.capabilities(2, 7, 0).unwrap_err();
+        assert!(matches!(error, CapabilityError::NoMinor { .. }) && !error.may_pass());
+        fs::write(directory.path().join("devices"), "Character devices:\n195 nvidia\n").unwrap();
+        assert!(matches!(devices.capabilities(2, 7, 0), Err(CapabilityError::NoMajor { .. })));
     }
 }

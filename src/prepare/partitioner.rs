@@ -28,6 +28,7 @@ use crate::claim::plan::{PlanError, Planned, Usage};
 use crate::device::mig::{GpuInstance, Placement, Profile};
 use crate::device::{Gpu, GpuUuid, Node, Partitioning};
 use crate::inventory::MigModes;
+use crate::inventory::mig_modes::Error as MigModesError;
 use crate::nvml::partition::{Destroyed, Expected, Partitions};
 use crate::nvml::{self, Session};
 
@@ -227,8 +228,10 @@ impl Job {
         if let Some(other) = gpu.instances(&self.profiles)?.first() {
             return Ok(Err(foreign(device, other)));
         }
-        if !self.modes.contains(&self.gpu) {
-            return Ok(Err(Error::Plan(PlanError::Partitioned { device: device.to_owned() })));
+        match self.is_by_us() {
+            Ok(true) => {}
+            Ok(false) => return Ok(Err(Error::Plan(PlanError::Partitioned { device: device.to_owned() }))),
+            Err(error) => return Ok(Err(Error::Modes(error))),
         }
         gpu.set_mode(false)?;
         self.forget_mode();
@@ -258,7 +261,12 @@ impl Job {
                 ),
             }
         }
-        if self.modes.contains(&self.gpu)
+        let is_by_us = self.is_by_us().unwrap_or_else(|error| {
+            let error = crate::causes::with_causes(&error);
+            tracing::warn!(gpu = %self.gpu, error, "MIG mode stays as it is");
+            false
+        });
+        if is_by_us
             && gpu.instances(&self.profiles)?.is_empty()
             && let Err(error) = self.turn_off(gpu)
         {
@@ -273,6 +281,11 @@ impl Job {
         tracing::info!(gpu = %self.gpu, "turned MIG mode off, as it was found");
         self.forget_mode();
         Ok(())
+    }
+
+    /// Whether MIG mode, if it is on, was turned on by this plugin.
+    fn is_by_us(&self) -> Result<bool, MigModesError> {
+        Ok(self.modes.read()?.contains(&self.gpu))
     }
 
     /// One that stays known though it is off does no harm.

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 use super::{Error, PreparedDevice};
-use crate::cdi::MigDevice;
+use crate::cdi::MigTarget;
 use crate::claim::plan::{Plan, Planned, Usage, Wanted};
 use crate::claim::{Claim, ClaimName, ClaimUid};
 use crate::device::mig::GpuInstance;
@@ -165,9 +165,9 @@ impl RecordedDevice {
     }
 
     /// The MIG device that a container gets; none where it gets the GPU, also to look at a part of it that there is not.
-    pub(super) fn mig_device(&self, gpu: &Gpu) -> Result<Option<MigDevice>, Error> {
+    pub(super) fn mig_device(&self, gpu: &Gpu) -> Result<Option<MigTarget>, Error> {
         if let Some(Made { gpu_instance, compute_instance, uuid }) = self.made.clone() {
-            return Ok(Some(MigDevice { gpu_instance, compute_instance, uuid }));
+            return Ok(Some(MigTarget { gpu_instance, compute_instance, uuid }));
         }
         let Some(uuid) = self.planned.part.as_ref().and_then(|part| part.uuid.clone()) else { return Ok(None) };
         let all = gpu.mig.instances.iter().flat_map(|gi| gi.compute.iter().map(move |ci| (gi.id, ci)));
@@ -175,7 +175,7 @@ impl RecordedDevice {
         let Some((gpu_instance, compute)) = found else {
             return Err(Error::PartGone { device: self.planned.wanted.device.clone(), uuid });
         };
-        Ok(Some(MigDevice { gpu_instance, compute_instance: compute.id, uuid }))
+        Ok(Some(MigTarget { gpu_instance, compute_instance: compute.id, uuid }))
     }
 }
 
