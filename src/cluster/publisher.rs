@@ -21,7 +21,7 @@
 //! serves, and what it was known to keep is asked for again before it is sent.
 //!
 //! During a rolling update two plugins publish one pool. Where they differ, the one that was started first gives way
-//! ([`Started`]); it tries again only after minutes, and sooner if it wants something else.
+//! ([`Started`]); it tries again only after minutes, and sooner if it wants something else or slices are gone.
 //!
 //! A pause ends early when something else is wanted, so that no taint waits; what the server itself asks for is kept.
 //!
@@ -44,7 +44,7 @@ use std::time::Duration;
 use http::{Method, StatusCode};
 use serde_json::Value;
 use tokio::sync::watch;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 
 use super::request::RequestError;
 use super::slices::{self, Adopted, Change, Owner, Plan, Started};
@@ -85,7 +85,7 @@ enum Look {
     /// The server does not keep all of it, so less is wanted.
     Lost,
     /// What there is to write would undo what a plugin wrote that was started later.
-    Superseded,
+    Superseded { version: Version, resource_version: String },
     /// There is more to write than the budget allows now.
     Throttled(Duration),
 }
@@ -146,23 +146,26 @@ impl Publisher {
         let mut watches = Watches { cuts: Cuts::default(), pauses: pauses(AFTER_CUT) };
         // Whether this very pool was written, or somebody else was faster, and it was not found settled since.
         let (mut just_written, mut just_raced) = (false, false);
-        // Whether this very pool was there or written, so that a change to it may be what a later plugin wants.
-        let mut may_yield = false;
+        // Whether this very pool was there or written, so that a change to it may be what a later plugin wants; and how
+        // long that one then has its way.
+        let (mut was_there, mut yields_until) = (false, None);
         // Whether our slices were touched, by somebody who may mean no harm.
         let mut touched = false;
         while let Ok(changed) = self.wanted.has_changed() {
             just_written &= !changed;
-            may_yield &= !changed;
+            was_there &= !changed;
+            yields_until = yields_until.filter(|_| was_there);
             let wanted = self.wanted.borrow_and_update().clone();
             let Some(pool) = wanted else {
                 let _ = self.wanted.clone().changed().await;
                 continue;
             };
             self.report.wanted(changed);
+            let may_yield = was_there && yields_until.is_none_or(|until| Instant::now() < until);
             let (version, resource_version) = match self.look(&pool, may_yield).await {
                 Ok(Look::Settled { version, resource_version, generation }) => {
                     (just_written, just_raced) = (false, false);
-                    may_yield = true;
+                    (was_there, yields_until) = (true, None);
                     errors = pauses(AFTER_ERROR);
                     if std::mem::take(&mut touched) {
                         disturbances = pauses(AFTER_DISTURBANCE);
@@ -177,18 +180,21 @@ impl Publisher {
                         self.report.contested().await;
                         disturbances.pause(&self.wanted).await;
                     }
-                    (just_written, may_yield) = (true, true);
+                    just_written = true;
+                    (was_there, yields_until) = (true, None);
                     continue;
                 }
                 Ok(Look::Lost) => {
                     just_written = false;
                     continue;
                 }
-                Ok(Look::Superseded) => {
-                    (just_written, touched, may_yield) = (false, false, false);
-                    tracing::info!("leaving this node's ResourceSlices to a plugin that was started later");
-                    supersessions.pause(&self.wanted).await;
-                    continue;
+                Ok(Look::Superseded { version, resource_version }) => {
+                    (just_written, touched) = (false, false);
+                    yields_until.get_or_insert_with(|| {
+                        tracing::info!("leaving this node's ResourceSlices to a plugin that was started later");
+                        Instant::now() + supersessions.next()
+                    });
+                    (version, resource_version)
                 }
                 Ok(Look::Throttled(pause)) => {
                     just_written = false;
@@ -208,10 +214,16 @@ impl Publisher {
                 }
             };
             let start = Instant::now();
-            let wake = self.watch(version, resource_version, &mut watches).await;
+            let watch = self.watch(version, resource_version, &mut watches);
+            let wake = match yields_until {
+                Some(until) => timeout_at(until, watch).await.unwrap_or(Wake::Expired),
+                None => watch.await,
+            };
             if start.elapsed() >= clock.real(QUIET) {
                 disturbances = pauses(AFTER_DISTURBANCE);
-                supersessions = pauses(AFTER_SUPERSEDED);
+                if yields_until.is_none() {
+                    supersessions = pauses(AFTER_SUPERSEDED);
+                }
             }
             if let Wake::Disturbed = wake {
                 touched = start.elapsed() >= clock.real(HARMLESS);
@@ -269,7 +281,8 @@ impl Publisher {
             let mut plan = self.plan(&pool, &listed.slices).await?;
             let driver = &self.cluster.driver;
             if may_yield && self.started.is_superseded_in(driver, &plan.changes, &listed.slices) {
-                return Ok(Look::Superseded);
+                let Listed { version, resource_version, .. } = listed;
+                return Ok(Look::Superseded { version, resource_version });
             }
             self.started.sign(driver, &mut plan.changes);
             match self.ask(listed.version, &pool, &plan.changes).await? {

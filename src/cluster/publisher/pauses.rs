@@ -57,7 +57,8 @@ impl Pauses {
         pause(rest, wanted).await;
     }
 
-    fn next(&mut self) -> Duration {
+    /// How long it is.
+    pub(super) fn next(&mut self) -> Duration {
         self.0.next().unwrap_or(AFTER_ERROR[1])
     }
 }

@@ -60,6 +60,9 @@ async fn a_deleted_slice_is_nobodys_and_comes_back_at_once() {
     let fake = Fake::new();
     let [mut old, new] = two(&fake).await;
     new.task.abort();
+    // The first one has given way by now.
+    sleep(Duration::from_secs(30)).await;
+    fake.look(|state| assert_eq!(shown(state), ["gpu-0", "gpu-2"]));
     fake.change(State::wipe);
     let start = Instant::now();
     old.shows(&["gpu-0", "gpu-1"]).await;
