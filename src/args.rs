@@ -6,6 +6,7 @@
 mod dynamic_mig;
 
 use std::net::SocketAddr;
+use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -156,6 +157,11 @@ pub struct Args {
     /// Accept plain files as device nodes. For machines without a GPU: see tests/fake-node
     #[arg(long, env = "PLACEHOLDER_DEVICES", hide = true, help_heading = "Host")]
     pub placeholder_devices: bool,
+
+    /// How fast the time of publishing runs, so that tests need not wait for hours. Without a twin in the environment,
+    /// where nobody would look for it
+    #[arg(long, value_name = "TIMES", default_value_t = NonZeroU32::MIN, hide = true, help_heading = "Kubernetes")]
+    pub time_scale: NonZeroU32,
 
     /// Address of /metrics, /healthz and /readyz: `host:port`, `:port`, or `off`
     #[arg(long, env = "HTTP_ENDPOINT", value_name = "ADDRESS", default_value = ":8080", help_heading = "Observation")]
@@ -353,6 +359,7 @@ mod tests {
     fn a_node_name_is_enough() {
         let args = parse(&["--node-name", "a"]).unwrap();
         assert_eq!(args.driver_name, "gpu.nvidia.com");
+        assert_eq!(args.time_scale.get(), 1, "time is real");
         assert_eq!(args.http_endpoint, Endpoint::At("[::]:8080".parse().unwrap()));
     }
 
@@ -367,6 +374,7 @@ mod tests {
             ("--http-endpoint", "8080", "host:port"),
             ("--pod-uid", "../x", "letters, digits"),
             ("--log-level", "loud", "expected error, warn"),
+            ("--time-scale", "0", "zero"),
         ] {
             let error = parse(&["--node-name", "a", flag, value]).unwrap_err().to_string();
             assert!(error.contains(sentence), "{flag} {value:?}: {error}");
