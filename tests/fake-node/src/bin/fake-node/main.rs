@@ -49,6 +49,9 @@ enum Command {
         /// Print the whole CDI spec instead of its beginning
         #[arg(long)]
         full: bool,
+        /// Divide GPUs: two parts of one, and a whole GPU beside it
+        #[arg(long, value_name = "HOW", value_enum)]
+        mig: Option<demo::Mig>,
     },
     /// Start a node with the plugin and leave it up until Ctrl-C
     Run {
@@ -151,10 +154,10 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         }
         Command::Host { hardware, dir } => host(&hardware, &dir, &mut out)?,
         Command::Mig(mig) => mig.run(&mut out)?,
-        Command::Demo { machine, keep, full } => runtime.block_on(async {
+        Command::Demo { machine, keep, full, mig } => runtime.block_on(async {
             let mut signals = Signals::new()?;
             let (node, directory) = signals.or(machine.start()).await?;
-            let running = signals.or(demo::run(&node, &mut out, full)).await?;
+            let running = signals.or(demo::run(&node, mig, &mut out, full)).await?;
             if keep {
                 stay_up(&node, &mut out, &mut signals).await?;
             }
