@@ -204,7 +204,8 @@ async fn one_failing_query_costs_its_fact_and_says_so() {
         ("nvmlDeviceGetBrand", |gpu| gpu.brand = None),
         ("nvmlDeviceGetArchitecture", |gpu| gpu.architecture = None),
         ("nvmlDeviceGetCudaComputeCapability", |gpu| gpu.cuda_compute_capability = None),
-        ("nvmlDeviceGetMemoryInfo", |gpu| gpu.memory_bytes = None),
+        // MIG profiles are named after it.
+        ("nvmlDeviceGetMemoryInfo", |gpu| (gpu.memory_bytes, gpu.mig.profiles) = (None, Vec::new())),
     ];
     for (call, lose) in facts {
         for code in CODES {

@@ -235,7 +235,8 @@ impl Machine {
                 return Err(Error::Gone { device: device.clone(), uuid: uuid.clone() });
             };
             let name = cdi_name(claim, device);
-            targets.push(Target { name, device: device.clone(), uuid: uuid.clone(), minor: gpu.minor, pci: gpu.pci });
+            let (device, uuid) = (device.clone(), uuid.clone());
+            targets.push(Target { name, device, uuid, minor: gpu.minor, pci: gpu.pci, mig: None });
         }
         found.spec(self.specs.kind().clone(), &targets).map_err(Error::Incomplete)
     }

@@ -51,6 +51,7 @@ fn spec(host: &Host) -> Value {
         uuid: GpuUuid::parse(&gpu.uuid).unwrap(),
         minor: gpu.minor,
         pci: PciAddress::parse(&gpu.bus_id).unwrap(),
+        mig: None,
     });
     let targets: Vec<_> = targets.collect();
     let writer = Writer::open(host.cdi_dir(), Kind::claims_of("gpu.nvidia.com").unwrap()).unwrap();
