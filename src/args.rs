@@ -3,6 +3,8 @@
 //! Environment names are those of NVIDIA's driver where it has the same setting, so that a DaemonSet can be switched
 //! over without renaming. Parsing has no side effects; what a path leads to is looked at when it is used.
 
+mod dynamic_mig;
+
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -10,6 +12,8 @@ use std::str::FromStr;
 use clap::Parser;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
+
+pub use dynamic_mig::DynamicMig;
 
 /// Where `--help` ends: the one thing a newcomer asks next.
 const AFTER_HELP: &str = "\
@@ -144,6 +148,13 @@ pub struct Args {
     /// What containers get, and how
     #[command(flatten)]
     pub containers: Containers,
+
+    /// Which GPUs the plugin partitions itself when claims ask for parts: `none`, `all`, or models, such as `A100,H100`.
+    /// They are offered as a whole and in every part that they can have. All others are offered as an administrator has
+    /// partitioned them. Of no effect on GPUs without MIG, and before Hopper on those whose MIG mode is off, since turning
+    /// it on takes a reset. Needs an API server and a scheduler with DRAPartitionableDevices
+    #[arg(long, env = "DYNAMIC_MIG", value_name = "GPUS", default_value = "none", help_heading = "Host")]
+    pub dynamic_mig: DynamicMig,
 
     /// Accept plain files as device nodes. For machines without a GPU: see tests/fake-node
     #[arg(long, env = "PLACEHOLDER_DEVICES", hide = true, help_heading = "Host")]

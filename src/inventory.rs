@@ -10,7 +10,9 @@
 //! a running plugin. What cannot be read at the moment changes nothing: "not known" is not "none", so a fact that fails
 //! stays what the last look found.
 
+pub mod mig_modes;
 pub mod names;
+mod partitioning;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -20,6 +22,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 use tokio::sync::watch;
 
+use crate::args::DynamicMig;
 use crate::device::attribute::Form;
 use crate::device::{DeviceName, Gpu, GpuUuid, LeftOut, Node, Partitioning, Place};
 use crate::host::{Roots, pci};
@@ -27,7 +30,9 @@ use crate::nvml::gpu::{self, Facts, Scan};
 use crate::nvml::{self, Session};
 use crate::slice;
 
+pub use mig_modes::MigModes;
 pub use names::NameMap;
+use partitioning::Partitioner;
 
 /// What the other rooms see of the inventory: `None` until NVML has answered once.
 pub type Current = watch::Receiver<Option<Arc<Node>>>;
@@ -61,6 +66,7 @@ pub struct Inventory {
     names: NameMap,
     /// How attributes are published.
     form: Form,
+    partitioner: Partitioner,
     /// What the last look read, for facts that the next one cannot.
     last: Arc<Scan>,
     reported: Reported,
@@ -210,12 +216,18 @@ impl Inventory {
     pub fn new(session: Session, roots: Roots, names: NameMap) -> Self {
         let (current, looked, failure) = (watch::Sender::new(None), watch::Sender::new(None), watch::Sender::new(None));
         let (form, last, reported) = (Form::default(), Arc::default(), Reported::default());
-        Self { session, roots, names, form, last, reported, current, looked, failure }
+        let partitioner = Partitioner::default();
+        Self { session, roots, names, form, partitioner, last, reported, current, looked, failure }
     }
 
     /// Says in which form attributes are published, so that what does not fit into it is reported.
     pub fn published_in(&mut self, form: Form) {
         self.form = form;
+    }
+
+    /// Says which GPUs this plugin partitions, and where it keeps whose MIG mode it has turned on.
+    pub fn partitions(&mut self, which: DynamicMig, modes: MigModes) {
+        self.partitioner = Partitioner::new(which, modes);
     }
 
     /// Takes names that claims know GPUs by, see [`NameMap::remember`].
@@ -255,6 +267,7 @@ impl Inventory {
             }
         };
         let Discovery { mut node, unseen, mut left_out } = discovery;
+        left_out.extend(self.partitioner.assign(&mut node).await);
         match &*self.current.borrow() {
             Some(before) => keep_known(&mut node, before, &unseen),
             // They are made after the driver is loaded, and what an earlier plugin published may be right.

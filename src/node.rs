@@ -34,7 +34,7 @@ use crate::args::{Args, Endpoint};
 use crate::device::attribute::Form;
 use crate::host::driver_root::DriverRoot;
 use crate::host::{Roots, node};
-use crate::inventory::{Current, Inventory, NameMap, Views};
+use crate::inventory::{Current, Inventory, MigModes, NameMap, Views};
 use crate::kubelet::{self, DeviceHealth, HealthSnapshot, Verdict};
 use crate::nvml::Session;
 use crate::prepare::{self, Preparer};
@@ -74,6 +74,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         sys_root,
         proc_root,
         dev_root,
+        dynamic_mig,
         placeholder_devices,
         http_endpoint,
         log_format: _,
@@ -106,6 +107,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     inventory.register(&mut registry);
     let form = if list_attributes { Form::List } else { Form::Scalar };
     inventory.published_in(form);
+    inventory.partitions(dynamic_mig, MigModes::of(&kubelet.plugin_dir, boot_id(&roots.proc)?));
     let views = inventory.views();
 
     let (pool, wanted) = watch::channel(None);

@@ -201,7 +201,9 @@ impl Found {
             if let Some(mig) = &target.mig {
                 let nodes = self.devices.capabilities(target.minor, mig.gpu_instance, mig.compute_instance);
                 let nodes = nodes.map_err(|source| Incomplete::Mig { device: target.device.clone(), source })?;
-                nodes.into_iter().for_each(|node| container_edits.add_node(node));
+                for node in nodes {
+                    container_edits.add_node(node);
+                }
             }
             let mut links = Vec::new();
             // A part of a GPU draws nothing, and the GPU's DRM nodes would reach all of it.
