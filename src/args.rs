@@ -53,42 +53,9 @@ pub struct Args {
     #[arg(long, env = "LIST_ATTRIBUTES", help_heading = "Kubernetes")]
     pub list_attributes: bool,
 
-    /// The kubelet's --root-dir; must be the same path here and on the host
-    #[arg(
-        long,
-        env = "KUBELET_ROOT",
-        value_name = "DIR",
-        default_value = "/var/lib/kubelet",
-        value_parser = path,
-        help_heading = "Kubelet"
-    )]
-    pub kubelet_root: PathBuf,
-
-    /// Where the kubelet looks for plugins [default: <kubelet root>/plugins_registry]
-    #[arg(
-        long,
-        env = "KUBELET_REGISTRAR_DIRECTORY_PATH",
-        value_name = "DIR",
-        value_parser = path,
-        help_heading = "Kubelet"
-    )]
-    pub kubelet_registrar_directory_path: Option<PathBuf>,
-
-    /// Where plugins keep their sockets and state [default: <kubelet root>/plugins]
-    #[arg(
-        long,
-        env = "KUBELET_PLUGINS_DIRECTORY_PATH",
-        value_name = "DIR",
-        value_parser = path,
-        help_heading = "Kubelet"
-    )]
-    pub kubelet_plugins_directory_path: Option<PathBuf>,
-
-    /// UID of this pod: by the downward API, an environment variable POD_UID with fieldPath metadata.uid. Gives the
-    /// sockets names of their own, so that during a rolling update with maxSurge the old pod and the new one serve side
-    /// by side. Kubelets before 1.33 lose the plugin when the old pod ends
-    #[arg(long, env = "POD_UID", value_name = "UID", value_parser = pod_uid, help_heading = "Kubelet")]
-    pub pod_uid: Option<String>,
+    /// Where the kubelet is
+    #[command(flatten)]
+    pub kubelet: Kubelet,
 
     /// Where container runtimes look for CDI specs
     #[arg(
@@ -188,6 +155,47 @@ pub struct Args {
         help_heading = "Observation"
     )]
     pub log_level: String,
+}
+
+/// Where the kubelet is.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Kubelet {
+    /// The kubelet's --root-dir; must be the same path here and on the host
+    #[arg(
+        long,
+        env = "KUBELET_ROOT",
+        value_name = "DIR",
+        default_value = "/var/lib/kubelet",
+        value_parser = path,
+        help_heading = "Kubelet"
+    )]
+    pub kubelet_root: PathBuf,
+
+    /// Where the kubelet looks for plugins [default: <kubelet root>/plugins_registry]
+    #[arg(
+        long,
+        env = "KUBELET_REGISTRAR_DIRECTORY_PATH",
+        value_name = "DIR",
+        value_parser = path,
+        help_heading = "Kubelet"
+    )]
+    pub kubelet_registrar_directory_path: Option<PathBuf>,
+
+    /// Where plugins keep their sockets and state [default: <kubelet root>/plugins]
+    #[arg(
+        long,
+        env = "KUBELET_PLUGINS_DIRECTORY_PATH",
+        value_name = "DIR",
+        value_parser = path,
+        help_heading = "Kubelet"
+    )]
+    pub kubelet_plugins_directory_path: Option<PathBuf>,
+
+    /// UID of this pod: by the downward API, an environment variable POD_UID with fieldPath metadata.uid. Gives the
+    /// sockets names of their own, so that during a rolling update with maxSurge the old pod and the new one serve side
+    /// by side. Kubelets before 1.33 lose the plugin when the old pod ends
+    #[arg(long, env = "POD_UID", value_name = "UID", value_parser = pod_uid, help_heading = "Kubelet")]
+    pub pod_uid: Option<String>,
 }
 
 /// How GPUs are partitioned.

@@ -34,7 +34,7 @@ use self::driver::NvmlLibrary;
 use self::gone_claims::Collector;
 use self::offer::Offer;
 use self::readiness::Readiness;
-use crate::args::{Args, Endpoint, MigCounting};
+use crate::args::{self, Args, Endpoint, MigCounting};
 use crate::device::attribute::Form;
 use crate::host::driver_root::DriverRoot;
 use crate::host::{Roots, node};
@@ -73,10 +73,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         kubeconfig,
         driver_name,
         list_attributes,
-        kubelet_root,
-        kubelet_registrar_directory_path,
-        kubelet_plugins_directory_path,
-        pod_uid,
+        kubelet,
         cdi_root,
         driver_root: _,
         container_driver_root: _,
@@ -96,12 +93,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
 
     let server = bind(http_endpoint).await?;
     let mut registry = metrics::registry(&driver_name);
-    let kubelet = kubelet::Settings {
-        registry_dir: kubelet_registrar_directory_path.unwrap_or_else(|| kubelet_root.join("plugins_registry")),
-        plugin_dir: kubelet_plugins_directory_path.unwrap_or_else(|| kubelet_root.join("plugins")).join(&driver_name),
-        driver: driver_name.clone(),
-        pod_uid,
-    };
+    let kubelet = kubelet_settings(kubelet, &driver_name);
     let cluster = cluster::Cluster::connect(&cluster::Settings {
         kubeconfig,
         driver: driver_name.clone(),
@@ -215,6 +207,17 @@ async fn until_stopped(
         }),
         () = dra.ended() => Err(anyhow::anyhow!("the DRA server ended by itself")),
         () = registrar.ended() => Err(anyhow::anyhow!("the registrar ended by itself")),
+    }
+}
+
+fn kubelet_settings(args: args::Kubelet, driver: &str) -> kubelet::Settings {
+    let args::Kubelet { kubelet_root, kubelet_registrar_directory_path, kubelet_plugins_directory_path, pod_uid } =
+        args;
+    kubelet::Settings {
+        registry_dir: kubelet_registrar_directory_path.unwrap_or_else(|| kubelet_root.join("plugins_registry")),
+        plugin_dir: kubelet_plugins_directory_path.unwrap_or_else(|| kubelet_root.join("plugins")).join(driver),
+        driver: driver.to_owned(),
+        pod_uid,
     }
 }
 
