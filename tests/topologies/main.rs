@@ -5,6 +5,7 @@
 //!  golden    tests/golden/topologies/<machine>.json: what is published, pinned
 //!  nvidia    golden ⇔ topology file: names, types and values of NVIDIA's own driver
 //!  links     golden ⇔ topology file: which devices share an NVLink attribute
+//!  driver_roots  the real binary finds the driver of every layout, and its log says where and why
 //!  specs     tests/golden/cdi: the CDI spec of every machine and of every way to install the driver, pinned and injected
 //!  selectors golden ⇔ deploy/: the CEL of classes and examples, and what people wrote for NVIDIA's driver
 //! ```
@@ -24,6 +25,7 @@
 mod node;
 
 mod container;
+mod driver_roots;
 mod examples;
 mod golden;
 mod links;
