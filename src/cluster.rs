@@ -18,6 +18,7 @@
 
 mod claims;
 mod client;
+mod clock;
 mod node_events;
 pub mod publisher;
 mod request;
@@ -34,6 +35,7 @@ use std::path::PathBuf;
 
 pub use claims::ClaimError;
 pub use client::ConnectError;
+pub use clock::Clock;
 pub use node_events::NodeEvents;
 pub use publisher::{Metrics, Published, Publisher};
 pub use request::{Refusal, RequestError};
@@ -51,6 +53,8 @@ pub struct Settings {
     pub driver: String,
     /// The name of this node's Node object.
     pub node: String,
+    /// How fast time runs.
+    pub clock: Clock,
 }
 
 /// A connection to the API server. Cheap to clone; all clones share connections and the negotiated version.
@@ -60,6 +64,7 @@ pub struct Cluster {
     negotiated: Negotiated,
     driver: String,
     node: String,
+    clock: Clock,
 }
 
 // === impl Cluster ===
@@ -73,7 +78,7 @@ impl Cluster {
             }
         }
         let client = client::client(settings.kubeconfig.as_deref()).await?;
-        Ok(Self::new(client, &settings.driver, &settings.node))
+        Ok(Self { clock: settings.clock, ..Self::new(client, &settings.driver, &settings.node) })
     }
 
     fn new(client: kube::Client, driver: &str, node: &str) -> Self {
@@ -82,6 +87,7 @@ impl Cluster {
             negotiated: Negotiated::default(),
             driver: driver.to_owned(),
             node: node.to_owned(),
+            clock: Clock::REAL,
         }
     }
 }

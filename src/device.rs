@@ -7,10 +7,13 @@
 //! alone, never the GPU.
 
 pub mod attribute;
+#[cfg(test)]
+pub(crate) mod example;
 pub mod mig;
 pub mod model;
 pub mod name;
 pub mod nvlink;
+pub mod partition;
 
 use std::error::Error;
 use std::fmt;
@@ -19,6 +22,7 @@ use crate::causes::with_causes;
 
 pub use mig::{Mig, MigUuid, Partitioning};
 pub use name::DeviceName;
+pub use partition::Partition;
 
 /// What a node has: its driver and its GPUs, sorted by device name.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -183,9 +187,14 @@ impl Gpu {
     /// counters that its parts consume keep claims away.
     pub fn is_offered_whole(&self) -> bool {
         match self.partitioning {
-            Partitioning::Static => !self.mig.enabled,
-            Partitioning::Dynamic { whole } => whole,
+            Partitioning::Dynamic { whole } if self.is_dynamic() => whole,
+            Partitioning::Static | Partitioning::Dynamic { .. } => !self.mig.enabled,
         }
+    }
+
+    /// Whether this plugin partitions it. What has no placement cannot be partitioned, whatever was asked for.
+    pub fn is_dynamic(&self) -> bool {
+        self.partitioning != Partitioning::Static && self.mig.memory_slices() > 0
     }
 }
 

@@ -111,11 +111,14 @@ pub async fn discover(
     *last = Arc::new(scan.clone());
     let Scan { driver, gpus, mut left_out } = scan;
 
-    let given = names.assign(&gpus.iter().map(|gpu| (gpu.uuid.clone(), gpu.minor)).collect::<Vec<_>>());
+    let minors: Vec<_> = gpus.iter().map(|gpu| (gpu.uuid.clone(), gpu.minor)).collect();
+    names.assign(&minors);
     // Writes only when there is a new GPU, or could not write the last time.
     if let Err(error) = names.save().await {
         left_out.push(LeftOut::new("storing the names of the GPUs", &error));
     }
+    // Another process may have been first with a name; the next look stores what is new by that.
+    let given = names.assign(&minors);
 
     let mut node = Node { driver, absent: names.absent(&given), ..Node::default() };
     let mut unseen = BTreeSet::new();

@@ -13,8 +13,9 @@ use tracing_subscriber::EnvFilter;
 const USAGE: u8 = 64;
 
 /// Threads for what blocks: the disk. Few are enough, because file systems write one journal, and work on one GPU waits
-/// for its turn anyway; each that has ever been busy costs memory for as long as the process lives.
-const BLOCKING: usize = 6;
+/// for its turn anyway; each that has ever been busy costs memory for as long as the process lives. Two are left by claims
+/// on a disk that hangs, for the names of hosts and whatever else blocks.
+const BLOCKING: usize = gpu_dra_plugin::prepare::STEPS_AT_ONCE + 2;
 
 /// How long such a thread waits for more: a claim takes milliseconds, and the next may be hours away.
 const BLOCKING_IDLE: Duration = Duration::from_secs(1);

@@ -1,20 +1,21 @@
 //! The plugin on its node: wires the parts, watches over them, and drains them.
 //!
 //! ```text
-//!  start   sockets' directory ─▶ claims of the last run ─▶ DRA socket ─▶ registrar socket ─▶ HTTP
-//!                                                                     └▶ inventory, publisher, health, collector
+//!  start   sockets' directory ─▶ claims of the last run ─▶ DRA socket ─▶ their specs ─▶ registrar socket ─▶ HTTP
+//!                                                           └▶ inventory, publisher, health, collector
 //!  stop    SIGTERM ─▶ registrar goes ─▶ claims that wait are given up, calls at work end ─▶ DRA socket goes
 //! ```
 //!
-//! Registration waits for neither NVML nor the API server: the kubelet gives a plugin one second, and unprepare must
-//! work when both are down. What is not there yet is named by `/readyz`, and in the log once per change.
+//! Registration waits for the specs of the last run to be whole, which needs a moment of NVML if there are any. Otherwise it
+//! waits for neither NVML nor the API server: the kubelet gives a plugin one second, and unprepare must work when both are
+//! down. What is not there yet is named by `/readyz`, and in the log once per change.
 
-mod containers;
 mod damage;
 mod driver;
 mod gone_claims;
 mod hook;
 mod readiness;
+mod telling;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -24,8 +25,9 @@ use anyhow::Context;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
-use tracing::info;
+use tracing::{info, warn};
 
 use self::driver::NvmlLibrary;
 use self::gone_claims::Collector;
@@ -46,6 +48,13 @@ pub const WORKERS: usize = 2;
 
 /// How long calls at work may take at the end. DaemonSets grant 30 s by default before they kill.
 const GRACE: Duration = Duration::from_secs(20);
+
+/// How long registration waits for a look at the GPUs, without which specs that were lost cannot be written again. It
+/// takes milliseconds, unless NVML has to initialise GPUs that nobody uses, or hangs.
+const LOOK_FIRST: Duration = Duration::from_secs(1);
+
+/// How long it waits for those specs to be written.
+const SPECS_FIRST: Duration = Duration::from_secs(10);
 
 /// Runs the plugin until SIGTERM or SIGINT.
 ///
@@ -75,6 +84,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         proc_root,
         dev_root,
         placeholder_devices,
+        time_scale,
         http_endpoint,
         log_format: _,
         log_level: _,
@@ -93,6 +103,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         kubeconfig,
         driver: driver_name.clone(),
         node: node_name.clone(),
+        clock: cluster::Clock::scaled(time_scale),
     })
     .await?;
     // Before any file is touched: a second instance by mistake ends here.
@@ -119,11 +130,11 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         claims_dir: kubelet.plugin_dir.join("claims"),
         cdi_dir: cdi_root,
         cdi_kind: cdi::Kind::claims_of(&driver_name)?,
-        sources: sources.clone(),
+        sources,
         pool: node_name.clone(),
         boot_id: boot_id(&roots.proc)?,
     };
-    let preparer = Preparer::open(settings, views.current.clone(), prepare::Metrics::register(&mut registry)).await?;
+    let preparer = Preparer::open(settings, views.clone(), prepare::Metrics::register(&mut registry)).await?;
     // Before the first look gives names.
     inventory.remember(preparer.names());
 
@@ -136,16 +147,16 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     // Everything that runs until the end. Dropping it stops it, in whatever it is at: all of it may be killed too.
     let mut running = JoinSet::new();
     running.spawn(inventory.run());
-    running.spawn(preparer.clone().keep_specs(views.looked.clone()));
+    running.spawn(preparer.clone().keep_specs());
     running.spawn(lay_out(form, views.current.clone(), node_name.clone(), pool));
     running.spawn(report_health(views.clone(), node_name, health));
     running.spawn(publisher.run());
     running.spawn(damage);
-    running.spawn(Collector::new(cluster, preparer.clone(), &mut registry).run());
-    let (verdict, containers) = watch::channel(Err("not looked at yet".to_owned()));
-    running.spawn(containers::look(sources, views.clone(), verdict));
+    running.spawn(Collector::new(cluster, preparer.clone(), dra.tasks(), &mut registry).run());
 
+    until_specs_kept(&stop, &preparer, views.clone()).await;
     let registrar = kubelet::serve_registrar(&kubelet, &dra, &kubelet_metrics).await?;
+    let containers = preparer.usable();
     let readiness = Readiness { views, containers, registration: registrar.status(), published: acceptance };
     running.spawn(readiness.clone().log());
     if let Some(server) = server {
@@ -161,6 +172,24 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     dra.close(GRACE).await;
     info!("stopped");
     outcome
+}
+
+/// Waits until the specs of all prepared claims are what containers can start from, but not for what may never come.
+async fn until_specs_kept(stop: &CancellationToken, preparer: &Preparer, mut views: Views) {
+    let looked = async {
+        tokio::select! {
+            // Without claims, that takes no look.
+            () = preparer.specs_kept() => true,
+            found = views.current.wait_for(Option::is_some) => found.is_ok(),
+            _ = views.failure.wait_for(Option::is_some) => false,
+            () = stop.cancelled() => false,
+        }
+    };
+    let kept =
+        timeout(LOOK_FIRST, looked).await.unwrap_or(false) && timeout(SPECS_FIRST, preparer.specs_kept()).await.is_ok();
+    if !kept {
+        warn!("registering though specs of prepared claims could not be checked yet: their containers may not start");
+    }
 }
 
 /// Waits for the signal. An error says which part has ended without one.
@@ -201,7 +230,9 @@ fn boot_id(proc: &Path) -> anyhow::Result<String> {
 async fn lay_out(form: Form, mut inventory: Current, name: String, pool: watch::Sender<Option<Pool>>) {
     loop {
         let known = inventory.borrow_and_update().clone();
-        pool.send_replace(known.map(|node| slice::pool_in(form, &name, &node)));
+        pool.send_replace(
+            known.map(|node| slice::pool_in(slice::Layout { form, ..slice::Layout::default() }, &name, &node)),
+        );
         if inventory.changed().await.is_err() {
             return;
         }
@@ -211,13 +242,18 @@ async fn lay_out(form: Form, mut inventory: Current, name: String, pool: watch::
 /// Tells the kubelet of every look at the machine which devices it found. A look that fails tells nothing, so that what
 /// cannot be checked becomes unknown.
 async fn report_health(mut views: Views, pool: String, health: watch::Sender<Arc<HealthSnapshot>>) {
+    let mut healthy = Vec::new();
     while views.looked.changed().await.is_ok() {
-        let looked = *views.looked.borrow_and_update();
-        let (Some(node), Some(updated)) = (views.current.borrow().clone(), looked) else { continue };
-        let slices = slice::pool(&pool, &node).slices;
-        let devices = slices.into_iter().flat_map(|slice| slice.devices).map(|device| DeviceHealth {
+        let Some(updated) = *views.looked.borrow_and_update() else { continue };
+        if views.current.has_changed().unwrap_or(false) {
+            let node = views.current.borrow_and_update().clone();
+            let slices = node.map(|node| slice::pool(&pool, &node).slices).unwrap_or_default();
+            healthy =
+                slices.into_iter().flat_map(|slice| slice.devices).map(|device| device.name.to_string()).collect();
+        }
+        let devices = healthy.iter().map(|device| DeviceHealth {
             pool: pool.clone(),
-            device: device.name.to_string(),
+            device: device.clone(),
             verdict: Verdict::Healthy,
             message: String::new(),
             updated,

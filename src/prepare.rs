@@ -14,6 +14,7 @@
 //!   start, goes on from there or takes it back.
 //! * A repeat answers what the first answered, and has no effect but to mend what is missing. While a GPU of the claim is
 //!   gone, it fails, and what was answered leads nowhere: see `Machine::restore`.
+//! * A record that cannot be used costs its claim alone, and its claim keeps the GPUs that it names.
 //! * Unprepare needs nothing but the record, and leaves alone what only a newer version can take back.
 //! * A prepare whose claim is unprepared before its turn has come does nothing, however late it is.
 //! * What may pass by itself is waited out within 30 s, without a lock, a thread or a file; what may not is answered at
@@ -41,6 +42,7 @@ mod machine;
 mod metrics;
 mod notices;
 mod record;
+mod remnant;
 mod siblings;
 mod store;
 #[cfg(test)]
@@ -50,9 +52,8 @@ mod waiting;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::SystemTime;
 
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -72,7 +73,11 @@ use crate::cdi;
 use crate::claim::plan::{plan, wanted};
 use crate::claim::{Claim, ClaimName, ClaimUid};
 use crate::device::{DeviceName, GpuUuid, Node};
-use crate::inventory::Current;
+use crate::inventory::Views;
+
+/// How many steps of the machine are on the disk at once, each on a thread that may block. Others wait without one, so that
+/// a disk that hangs takes no more.
+pub const STEPS_AT_ONCE: usize = 6;
 
 /// Prepares and unprepares claims. Cheap to clone; all clones share one state.
 #[derive(Debug, Clone)]
@@ -126,14 +131,19 @@ pub struct PreparedDevice {
 #[derive(Debug)]
 struct Shared {
     machine: Arc<Machine>,
-    inventory: Current,
+    views: Views,
     attempts: Attempts,
     locks: Locks,
+    steps: Arc<Semaphore>,
     metrics: Metrics,
     /// Told of every release.
     released: watch::Sender<()>,
     /// Claims that were found in another's way and not asked for since.
     contested: watch::Sender<BTreeSet<ClaimUid>>,
+    /// Whether a container could be given a GPU, as the keeper saw it last.
+    usable: watch::Sender<Result<(), String>>,
+    /// Cancelled once specs have been seen to.
+    specs_kept: CancellationToken,
     /// Nobody waits any longer once it is cancelled.
     stopping: CancellationToken,
 }
@@ -143,18 +153,21 @@ struct Shared {
 impl Preparer {
     /// Takes up what an earlier process left: half-done work is reverted, and specs without a record go. For those of
     /// prepared claims see [`keep_specs`](Self::keep_specs).
-    pub async fn open(settings: Settings, inventory: Current, metrics: Metrics) -> Result<Self, OpenError> {
+    pub async fn open(settings: Settings, views: Views, metrics: Metrics) -> Result<Self, OpenError> {
         let opened = tokio::task::spawn_blocking(|| Machine::open(settings)).await;
         let machine = Arc::new(opened.unwrap_or(Err(OpenError::Internal))?);
         let locks = Locks::new(Arc::clone(machine.siblings()));
         let shared = Shared {
             machine,
-            inventory,
+            views,
             attempts: Attempts::default(),
             locks,
+            steps: Arc::new(Semaphore::new(STEPS_AT_ONCE)),
             metrics,
             released: watch::Sender::new(()),
             contested: watch::Sender::default(),
+            usable: watch::Sender::new(Err("not looked at yet".to_owned())),
+            specs_kept: CancellationToken::new(),
             stopping: CancellationToken::new(),
         };
         shared.count_prepared();
@@ -172,16 +185,34 @@ impl Preparer {
         self.shared.machine.damage().take().await
     }
 
-    /// Makes the specs of prepared claims right, now and after every look at the GPUs, of which `looked` tells. Ends
-    /// when there will be no more looks.
-    pub async fn keep_specs(self, mut looked: watch::Receiver<Option<SystemTime>>) {
+    /// Makes the specs of prepared claims right, now and after every look at the GPUs. Ends when there will be no more
+    /// looks.
+    pub async fn keep_specs(self) {
+        let Views { current: _, mut looked, mut failure } = self.shared.views.clone();
         let mut keeper = Keeper::new(self.shared);
         loop {
             keeper.keep().await;
-            if looked.changed().await.is_err() {
+            let news = tokio::select! {
+                news = looked.changed() => news,
+                news = failure.changed() => news,
+            };
+            if news.is_err() {
                 return;
             }
         }
+    }
+
+    /// Waits until [`keep_specs`](Self::keep_specs) has seen to the specs of all claims that were prepared at the start,
+    /// which takes a look at the GPUs if there are any such claims.
+    pub async fn specs_kept(&self) {
+        self.shared.specs_kept.cancelled().await;
+    }
+
+    /// Whether a container could be given a GPU at the moment, or what is missing: a file of the driver, or a device node
+    /// that all containers share. NVML can be well without them, and then every claim would fail. As often as
+    /// [`keep_specs`](Self::keep_specs) looks.
+    pub fn usable(&self) -> watch::Receiver<Result<(), String>> {
+        self.shared.usable.subscribe()
     }
 
     /// Takes note that the kubelet asks for this claim, which is still to be read.
@@ -215,17 +246,20 @@ impl Preparer {
         self.shared.stopping.cancel();
     }
 
-    /// The claims that have a record, but for those that only a newer version of this driver understands.
+    /// The claims that have a record, also those of whose record only the name can be read, but for those that only a
+    /// newer version of this driver understands.
     pub fn claims(&self) -> BTreeSet<ClaimUid> {
         self.shared.machine.claims()
     }
 
-    /// The name of a claim that has a record which can be read.
+    /// The name of a claim that has a record, as far as it can be read.
     pub async fn name_of(&self, uid: &ClaimUid) -> Option<ClaimName> {
         let by = Instant::now() + waiting::BUDGET;
         let _claim = turn_by(by, THE_CLAIM, self.shared.locks.claim(uid)).await.ok()?;
-        let record = self.shared.load(uid).await.ok().flatten()?;
-        Some(record.claim.name)
+        match self.shared.load(uid).await.ok()? {
+            Some(record) => Some(record.claim.name),
+            None => self.shared.machine.name_of_remnant(uid),
+        }
     }
 
     /// Waits until claims are found to hold GPUs that others want, and answers which. Each is answered once for each time
@@ -235,6 +269,12 @@ impl Preparer {
         // The sender is ours: it cannot be gone.
         drop(contested.wait_for(|claims| !claims.is_empty()).await);
         self.shared.contested.send_replace(BTreeSet::new())
+    }
+
+    /// Is at work on GPUs until what is answered is dropped.
+    #[cfg(test)]
+    pub(crate) async fn hold(&self, gpus: &BTreeSet<GpuUuid>) -> impl Drop + use<> {
+        self.shared.locks.gpus(gpus).await.expect("locks can be taken")
     }
 
     /// What it counts.
@@ -291,7 +331,7 @@ impl Shared {
             return Ok(None);
         }
         check_repeat(&record, claim)?;
-        let node = self.inventory.borrow().clone();
+        let node = self.views.current.borrow().clone();
         self.blocking(move |machine| Ok(machine.is_current(&record, node.as_deref()).then(|| record.answer()))).await
     }
 
@@ -323,7 +363,8 @@ impl Shared {
 
     /// What the node has now. To be asked under the locks of the GPUs: what is written of an older look would be wrong.
     fn node(&self) -> Result<Arc<Node>, Error> {
-        self.inventory.borrow().clone().ok_or(Error::NotReady)
+        let node = self.views.current.borrow().clone();
+        node.ok_or_else(|| Error::NotReady { reason: self.views.failure.borrow().clone() })
     }
 
     async fn load(&self, uid: &ClaimUid) -> Result<Option<Record>, Error> {
@@ -339,7 +380,14 @@ impl Shared {
     ) -> Result<T, Error> {
         let machine = Arc::clone(&self.machine);
         let span = tracing::Span::current();
-        let done = tokio::task::spawn_blocking(move || span.in_scope(|| step(&machine))).await;
+        // Nobody closes it.
+        let permit = Arc::clone(&self.steps).acquire_owned().await;
+        let done = tokio::task::spawn_blocking(move || {
+            // Until the step has ended, though nobody may be waiting for it any more.
+            let _permit = permit;
+            span.in_scope(|| step(&machine))
+        })
+        .await;
         done.unwrap_or(Err(Error::Internal))
     }
 

@@ -1,17 +1,34 @@
 //! What the node offers, as ResourceSlices: devices → a pool of slices.
 //!
+//! | the GPU | devices | counters | slices |
+//! |---|---|---|---|
+//! | is whole | the GPU | none | up to 64 devices of all such GPUs |
+//! | is partitioned by an administrator | its MIG devices, without the GPU | none | the same |
+//! | is partitioned by this plugin | the GPU and all parts that it could have | a set | its own |
+//!
 //! Pure. [`cluster`](crate::cluster) turns a [`Pool`] into objects of whichever API version the server speaks. The same
 //! node gives the same pool, to the byte, so that an unchanged node writes nothing. What a server does not keep of it is
 //! taken out by [`fallback`].
 
 pub mod fallback;
 mod limits;
+mod partitions;
 pub mod quantity;
 
 use std::collections::BTreeMap;
 
-use crate::device::attribute::{self, Form, Value};
-use crate::device::{DeviceName, Gpu, LeftOut, Node};
+pub use self::partitions::Counting;
+use crate::device::attribute::{self, Attributes, Form, Value};
+use crate::device::{DeviceName, Gpu, LeftOut, Node, Partition};
+
+/// How a node is laid out, where there is a choice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Layout {
+    /// Whether attributes may be lists.
+    pub form: Form,
+    /// How GPUs that this plugin partitions are counted.
+    pub counting: Counting,
+}
 
 /// All slices of this node.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -81,61 +98,82 @@ pub struct Device {
     pub taints: Vec<Taint>,
 }
 
-/// Lays out a node's devices, sorted by name, within the limits of the API.
+/// What a node offers.
+#[derive(Default)]
+struct Offer {
+    counters: Vec<CounterSet>,
+    /// In the order in which the scheduler shall try them. Each list has slices of its own.
+    devices: Vec<Vec<Device>>,
+    left_out: Vec<LeftOut>,
+}
+
+/// Lays out a node's devices within the limits of the API: first those that overlap with nothing, sorted by name, then
+/// GPU by GPU those that this plugin partitions.
 ///
-/// A GPU in MIG mode is not offered: nobody can use it as a whole. Nor is one without a device node: nobody can use it at
-/// all.
+/// A GPU that an administrator has put into MIG mode is not offered as a whole: nobody can use it so. Nor is one without
+/// a device node: nobody can use it at all.
 pub fn pool(name: &str, node: &Node) -> Pool {
-    pool_in(Form::Scalar, name, node)
+    pool_in(Layout::default(), name, node)
 }
 
-/// As [`pool`], with or without attributes that are lists.
-pub fn pool_in(form: Form, name: &str, node: &Node) -> Pool {
-    let (counters, devices, _) = offer(node, form);
-    Pool { name: name.to_owned(), slices: laid_out(&counters, &devices) }
+/// As [`pool`], in another layout.
+pub fn pool_in(layout: Layout, name: &str, node: &Node) -> Pool {
+    Pool { name: name.to_owned(), slices: offer(node, layout).slices() }
 }
 
-/// What of a node is not in its pool, and why.
+/// What of a node is not in its pool, and why. How it is counted makes no difference.
 pub fn left_out(form: Form, node: &Node) -> Vec<LeftOut> {
-    offer(node, form).2
+    offer(node, Layout { form, ..Layout::default() }).left_out
 }
 
-/// Sets of counters come first, so that a server that does not keep them is found out before it has a device.
-fn laid_out(counters: &[CounterSet], devices: &[Device]) -> Vec<Slice> {
-    let counters = counters.chunks(limits::COUNTER_SETS);
-    let counters = counters.map(|sets| Slice { shared_counters: sets.to_vec(), ..Slice::default() });
-    let devices = devices.chunks(limits::DEVICES);
-    let devices = devices.map(|devices| Slice { devices: devices.to_vec(), ..Slice::default() });
-    let mut slices: Vec<_> = counters.chain(devices).collect();
-    if slices.is_empty() {
-        slices.push(Slice::default());
-    }
-    slices
-}
-
-fn offer(node: &Node, form: Form) -> (Vec<CounterSet>, Vec<Device>, Vec<LeftOut>) {
-    let mut left_out = Vec::new();
-    let mut devices = Vec::new();
-    for (gpu, attributes) in node.gpus.iter().zip(attribute::of_node(node, form)) {
-        if gpu.mig.enabled {
-            let why = "it is in MIG mode, and cannot be used as a whole".to_owned();
-            left_out.push(LeftOut { what: format!("{} ({})", gpu.name, gpu.uuid), why });
-        } else if gpu.has_node {
-            left_out.extend(attributes.left_out);
-            devices.push(Device {
-                name: gpu.name.clone(),
-                attributes: attributes.values,
-                capacity: capacity(gpu),
-                consumes_counters: BTreeMap::new(),
-                taints: Vec::new(),
-            });
+fn offer(node: &Node, layout: Layout) -> Offer {
+    let mut offer = Offer::default();
+    let (mut simple, mut partitioned) = (Vec::new(), Vec::new());
+    for (gpu, attributes) in node.gpus.iter().zip(attribute::of_node(node, layout.form)) {
+        if !gpu.has_node {
+            continue;
+        }
+        offer.left_out.extend(Partition::left_out(gpu));
+        let Attributes { values, left_out } = attributes;
+        if gpu.is_dynamic() {
+            offer.left_out.extend(left_out);
+            let (set, devices) = partitions::lay_out(gpu, &values, layout.counting);
+            partitioned.push((&gpu.name, set, devices));
+            continue;
+        }
+        let devices = simple_devices(gpu, values);
+        if !devices.is_empty() {
+            offer.left_out.extend(left_out);
+            simple.extend(devices);
         }
     }
-    devices.sort_by(|a, b| a.name.cmp(&b.name));
-    // Whole GPUs overlap with nothing.
-    let (counters, devices, refused) = limits::enforce(Vec::new(), devices);
-    left_out.extend(refused);
-    (counters, devices, left_out)
+    simple.sort_by(|a, b| a.name.cmp(&b.name));
+    partitioned.sort_by_key(|(name, ..)| *name);
+    let (counters, partitioned): (Vec<_>, Vec<_>) =
+        partitioned.into_iter().map(|(_, set, devices)| (set, devices)).unzip();
+    let devices = [simple].into_iter().chain(partitioned);
+    let (counters, devices, refused) = limits::enforce(counters, devices);
+    offer.left_out.extend(refused);
+    Offer { counters, devices, ..offer }
+}
+
+/// What overlaps with nothing: the GPU, or the MIG devices that an administrator made of it.
+fn simple_devices(gpu: &Gpu, attributes: BTreeMap<&'static str, Value>) -> Vec<Device> {
+    let device = |name: &DeviceName, attributes, capacity| Device {
+        name: name.clone(),
+        attributes,
+        capacity,
+        consumes_counters: BTreeMap::new(),
+        taints: Vec::new(),
+    };
+    if gpu.is_offered_whole() {
+        return vec![device(&gpu.name, attributes, capacity(gpu))];
+    }
+    let part = |part: &Partition| {
+        let own = attribute::of_part(&attributes, gpu, part);
+        device(&part.name, own, partitions::part_capacity(part.profile))
+    };
+    Partition::all(gpu).iter().map(part).collect()
 }
 
 /// `memory` as NVIDIA's driver publishes it: the whole frame buffer. Absent where CPU and GPU share one memory.
@@ -143,11 +181,30 @@ fn capacity(gpu: &Gpu) -> BTreeMap<&'static str, String> {
     gpu.memory_bytes.map(|memory| ("memory", quantity::bytes(memory))).into_iter().collect()
 }
 
+// === impl Offer ===
+
+impl Offer {
+    /// Sets of counters come first, so that a server that does not keep them is found out before it has a device.
+    fn slices(&self) -> Vec<Slice> {
+        let counters = self.counters.chunks(limits::COUNTER_SETS);
+        let counters = counters.map(|sets| Slice { shared_counters: sets.to_vec(), ..Slice::default() });
+        let devices = self.devices.iter().flat_map(|devices| devices.chunks(limits::DEVICES));
+        let devices = devices.map(|devices| Slice { devices: devices.to_vec(), ..Slice::default() });
+        let mut slices: Vec<_> = counters.chain(devices).collect();
+        if slices.is_empty() {
+            slices.push(Slice::default());
+        }
+        slices
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::device::example::{mk_instance, mk_mig};
+    use crate::device::mig::GpuInstance;
     use crate::device::{Driver, GpuUuid, Link, Mig, Partitioning, PciAddress, Peer, Place};
 
     fn gpu(number: u32) -> Gpu {
@@ -209,8 +266,9 @@ mod tests {
     #[test]
     fn sets_of_counters_stand_before_devices_in_slices_of_their_own() {
         let set = |number: u32| CounterSet { name: format!("gpu-{number}"), counters: Counters::new() };
-        let (_, devices, _) = offer(&node(0..65), Form::Scalar);
-        let slices = laid_out(&(0..9).map(set).collect::<Vec<_>>(), &devices);
+        let mut offer = offer(&node(0..65), Layout::default());
+        offer.counters = (0..9).map(set).collect();
+        let slices = offer.slices();
         let sizes: Vec<_> = slices.iter().map(|slice| (slice.shared_counters.len(), slice.devices.len())).collect();
         assert_eq!(sizes, [(8, 0), (1, 0), (0, 64), (0, 1)]);
     }
@@ -220,6 +278,31 @@ mod tests {
         let mut node = node([0, 1]);
         node.gpus[0].mig.enabled = true;
         assert_eq!(names(&pool("node-a", &node).slices[0]), ["gpu-1"]);
+    }
+
+    #[test]
+    fn gpus_that_are_partitioned_have_slices_of_their_own_behind_the_others() {
+        let mut node = node(0..12);
+        for gpu in &mut node.gpus[1..11] {
+            (gpu.mig, gpu.partitioning) = (mk_mig(false), Partitioning::Dynamic { whole: true });
+        }
+        node.gpus[11].mig = Mig { instances: vec![mk_instance(7, 19, 3, &[1])], ..mk_mig(true) };
+        let pool = pool("node-a", &node);
+        let sizes: Vec<_> =
+            pool.slices.iter().map(|slice| (slice.shared_counters.len(), slice.devices.len())).collect();
+        assert_eq!(sizes, [&[(8, 0), (2, 0), (0, 2)][..], &[(0, 18); 10][..]].concat());
+        assert_eq!(names(&pool.slices[2]), ["gpu-0", "gpu-11-mig-1g5gb-19-3"]);
+        assert_eq!(names(&pool.slices[3])[..2], ["gpu-1", "gpu-1-mig-1g5gb-19-6"]);
+        assert_eq!(names(&pool.slices[12])[0], "gpu-10");
+
+        // An instance that appears in one GPU, made by a claim or by others, changes no slice but its own.
+        let mut changed = node.clone();
+        changed.gpus[3].mig.enabled = true;
+        assert_eq!(super::pool("node-a", &changed), pool, "what a claim does changes nothing");
+        changed.gpus[3].mig.instances = vec![GpuInstance { foreign: true, ..mk_instance(7, 19, 3, &[1]) }];
+        let changed = super::pool("node-a", &changed);
+        let touched = (0..pool.slices.len()).filter(|at| pool.slices[*at] != changed.slices[*at]);
+        assert_eq!((changed.slices.len(), touched.collect::<Vec<_>>()), (pool.slices.len(), vec![5]));
     }
 
     #[test]

@@ -13,11 +13,16 @@ use fake_node::cel::{Device, Environment};
 use fake_node::host::HostBuilder;
 use gpu_dra_plugin::cluster::slices::{Owner, desired};
 use gpu_dra_plugin::device::attribute::{ALL, Attribute, Kind, Origin};
+use gpu_dra_plugin::device::mig::{ComputeInstance, GpuInstance, Profile};
+use gpu_dra_plugin::device::{MigUuid, Node, Partitioning};
 use gpu_dra_plugin::host::Roots;
 use gpu_dra_plugin::inventory::{NameMap, discover};
 use gpu_dra_plugin::nvml::Session;
 use gpu_dra_plugin::slice::pool;
 use topology::Topology;
+
+#[path = "partitions/boards.rs"]
+mod boards;
 
 const DRIVER: &str = "gpu.nvidia.com";
 
@@ -62,8 +67,8 @@ fn section(attribute: &Attribute, text: &mut String) {
     write!(text, "\n### {name}\n\n*{kind}.* {about}{omitted}\n\n```cel\n{example}\n```\n").unwrap();
 }
 
-/// What is published for a machine.
-async fn devices(name: &str) -> Vec<Device> {
+/// What is found on a machine.
+async fn node(name: &str) -> Node {
     let directory = tempfile::tempdir().unwrap();
     // Cargo puts the library of a dependency beside the test.
     let library = std::env::current_exe().unwrap().with_file_name("libmock_nvml.so");
@@ -74,11 +79,45 @@ async fn devices(name: &str) -> Vec<Device> {
     let [sys, proc, dev] = [host.sys(), host.proc(), host.dev()].map(PathBuf::from);
     let roots = Roots { sys, proc, dev, other_devs: vec![], placeholders: true };
     let mut names = NameMap::load(directory.path()).unwrap();
-    let node = discover(&session, &roots, &mut names, &mut Arc::default()).await.unwrap().node;
+    discover(&session, &roots, &mut names, &mut Arc::default()).await.unwrap().node
+}
 
+/// What is published for a machine.
+async fn devices(name: &str) -> Vec<Device> {
+    published(&node(name).await)
+}
+
+/// What is published where the GPUs of a machine can be partitioned: the first by an administrator, who has made an instance
+/// of each profile, the others on demand.
+async fn devices_in_parts(name: &str) -> Vec<Device> {
+    let mut node = node(name).await;
+    let board = boards::all().into_iter().find(|board| board.name == "a100-40gb").unwrap();
+    let profiles = board.profiles;
+    let device = |id: u32| {
+        let uuid = MigUuid::parse(&format!("MIG-c7384736-a75d-5afc-978f-d2f1294{id:05}")).unwrap();
+        ComputeInstance { id: 0, slices: profiles.iter().find(|profile| profile.id == id).unwrap().slices, uuid }
+    };
+    let instance = |profile: &Profile| {
+        let (placement, compute) = (profile.placements[0], vec![device(profile.id)]);
+        GpuInstance { id: profile.id, profile: profile.id, placement, compute, foreign: false }
+    };
+    let instances: Vec<_> = profiles.iter().map(instance).collect();
+    for (number, gpu) in node.gpus.iter_mut().enumerate() {
+        gpu.mig.profiles.clone_from(&profiles);
+        gpu.memory_bytes = Some(board.memory_mib << 20);
+        if number == 0 {
+            (gpu.mig.enabled, gpu.mig.instances) = (true, instances.clone());
+        } else {
+            gpu.partitioning = Partitioning::Dynamic { whole: true };
+        }
+    }
+    published(&node)
+}
+
+fn published(node: &Node) -> Vec<Device> {
     let owner = Owner { driver: DRIVER.to_owned(), node: "node-a".to_owned(), node_uid: "1".to_owned() };
-    let slices = desired(&pool("node-a", &node), &owner);
-    let devices = slices.iter().flat_map(|slice| slice["spec"]["devices"].as_array().unwrap());
+    let slices = desired(&pool("node-a", node), &owner);
+    let devices = slices.iter().filter_map(|slice| slice["spec"]["devices"].as_array()).flatten();
     devices.map(|device| Device::new(DRIVER, device).unwrap()).collect()
 }
 
@@ -119,6 +158,7 @@ async fn every_expression_of_the_page_selects_something_and_fails_on_nothing() {
     for name in Topology::names() {
         machines.push((name, devices(name).await));
     }
+    machines.push(("dgx-a100-40gb in parts", devices_in_parts("dgx-a100-40gb").await));
     let page = page();
     let environment = Environment::new().unwrap();
     let expressions: Vec<_> = ALL.iter().map(|attribute| attribute.example).chain(cel_blocks(&page)).collect();
@@ -150,8 +190,12 @@ fn examples_show_their_attribute_and_how_to_ask_for_one_that_may_be_missing() {
 #[tokio::test]
 async fn only_what_is_said_to_be_omitted_is() {
     let environment = Environment::new().unwrap();
-    for machine in Topology::names() {
-        let devices = devices(machine).await;
+    let parts = std::iter::once("dgx-a100-40gb in parts");
+    for machine in Topology::names().chain(parts) {
+        let devices = match machine.strip_suffix(" in parts") {
+            Some(machine) => devices_in_parts(machine).await,
+            None => devices(machine).await,
+        };
         for Attribute { name, .. } in ALL.iter().filter(|attribute| attribute.omitted.is_none()) {
             let (domain, id) = name.rsplit_once('/').unwrap_or((DRIVER, name));
             let has = environment.compile(&format!("has(device.attributes[{domain:?}].{id})")).unwrap();

@@ -5,7 +5,8 @@
 
 The binding (nvidia-ml-py, requirements.txt) declares structs, constants and signatures independently of the mock. Each
 topology is read by a process of its own, which finds the library by its SONAME as programs on a real node do. After
-the facts come an event, injected errors, and a struct with a wrong version word.
+the facts come an event, injected errors, a struct with a wrong version word, and MIG: every profile is compared with the
+table of the board, and an instance of it is created, found every way, and destroyed.
 
 Prints one line a topology; exits non-zero after listing what differed.
 """
@@ -22,6 +23,7 @@ import tempfile
 
 import pynvml as nv
 
+MIG_TABLES = pathlib.Path(__file__).resolve().parent.parent.parent / "tests/topology/mig"
 MIB = 1 << 20
 MAX_LINKS = 36
 NOT_ON_THIS_BUS = "FFFFFFFF:FF:FF.0"
@@ -113,6 +115,7 @@ def read(node):
     if topology["gpus"]:
         events(compare, node)
         errors(compare, node)
+        mig(compare, node, topology)
     nv.nvmlShutdown()
     print("\n".join(compare.differences) or f"{len(topology['gpus'])} GPUs, {compare.count} answers as in the file")
     return 1 if compare.differences else 0
@@ -254,6 +257,119 @@ def errors(compare, node):
     wrong = nv.nvmlMemory_v2 + 1
     mismatch = nv.NVML_ERROR_ARGUMENT_VERSION_MISMATCH
     compare.fails("wrong version word", mismatch, nv.nvmlDeviceGetMemoryInfo, handle, wrong)
+
+
+def mig(compare, node, topology):
+    """The profiles of the first GPU that has any, with MIG mode off and on."""
+    boards = [topology["boards"][gpu["board"]] for gpu in topology["gpus"]]
+    index = next((index for index, board in enumerate(boards) if board.get("mig")), None)
+    if index is None:
+        gpu = nv.nvmlDeviceGetHandleByIndex(0)
+        compare.fails("MIG mode", nv.NVML_ERROR_NOT_SUPPORTED, nv.nvmlDeviceGetMigMode, gpu)
+        return
+    table = json.loads((MIG_TABLES / f"{boards[index]['mig']}.json").read_text())["profiles"]
+    gpu = nv.nvmlDeviceGetHandleByIndex(index)
+    profile_info, missing = nv.nvmlDeviceGetGpuInstanceProfileInfo, nv.NVML_ERROR_NOT_SUPPORTED
+    compare.fails("profile name, MIG off", missing, profile_info, gpu, 0)
+    for at in range(nv.NVML_GPU_INSTANCE_PROFILE_COUNT):
+        profile = next((profile for profile in table if profile["index"] == at), None)
+        if profile:
+            starts = [(start, profile["size"]) for start in profile["starts"]]
+            compare.same(f"MIG profile {at}", described(profile_info(gpu, at, 1)), numbers(profile))
+            compare.same(f"MIG placements {at}", placements(gpu, profile["id"]), starts)
+        else:
+            compare.fails(f"MIG profile {at}", missing, profile_info, gpu, at, 1)
+    last = nv.NVML_GPU_INSTANCE_PROFILE_COUNT
+    compare.fails("MIG profiles' end", nv.NVML_ERROR_INVALID_ARGUMENT, profile_info, gpu, last, 1)
+    with state(node, {"gpus": {str(index): {"mig_enabled": True}}}):
+        uuids = {instance(compare, gpu, profile) for profile in table}
+    compare.same("UUIDs of MIG devices", len(uuids), len(table))
+
+
+def instance(compare, gpu, profile):
+    """Creates an instance of a profile, and a MIG device that fills it."""
+    label = f"MIG {profile['name']}"
+    same = lambda what, answer, expected: compare.same(f"{label} {what}", answer, expected)
+    named = nv.nvmlDeviceGetGpuInstanceProfileInfo(gpu, profile["index"])
+    same("profile", (described(named), named.name), (numbers(profile), label))
+    same("profile by id", nv.nvmlDeviceGetGpuInstanceProfileInfoById(gpu, profile["id"]).name, label)
+    room = nv.nvmlDeviceGetGpuInstanceRemainingCapacity(gpu, profile["id"])
+    same("capacity", room, profile["instances"])
+
+    created = [nv.nvmlDeviceCreateGpuInstance(gpu, profile["id"]) for _ in range(room)]
+    refused = nv.NVML_ERROR_INSUFFICIENT_RESOURCES
+    compare.fails(f"{label} one too many", refused, nv.nvmlDeviceCreateGpuInstance, gpu, profile["id"])
+    infos = [nv.nvmlGpuInstanceGetInfo(one) for one in created]
+    starts = sorted(info.placement.start for info in infos)
+    same("starts", len(set(starts)), room)
+    listed, count = (nv.c_nvmlGpuInstance_t * room)(), ctypes.c_uint()
+    nv.nvmlDeviceGetGpuInstances(gpu, profile["id"], listed, ctypes.byref(count))
+    same("list", sorted(map(number, listed[: count.value])), sorted(map(number, created)))
+    for one in created[1:]:
+        nv.nvmlGpuInstanceDestroy(one)
+
+    parent, info = created[0], infos[0]
+    same("by id", number(nv.nvmlDeviceGetGpuInstanceById(gpu, info.id)), number(parent))
+    filling = next(found for found in compute_profiles(parent) if found.sliceCount == profile["slices"])
+    same("compute profile", (filling.name, filling.multiprocessorCount), (label, profile["multiprocessors"]))
+    child = nv.nvmlGpuInstanceCreateComputeInstance(parent, filling.id)
+    inside = nv.nvmlComputeInstanceGetInfo(child)
+    same("compute instance", (inside.id, inside.profileId, number(inside.gpuInstance)), (0, filling.id, number(parent)))
+    compare.fails(f"{label} in use", nv.NVML_ERROR_IN_USE, nv.nvmlGpuInstanceDestroy, parent)
+
+    device = nv.nvmlDeviceGetMigDeviceHandleByIndex(gpu, 0)
+    uuid = nv.nvmlDeviceGetUUID(device)
+    same("name", nv.nvmlDeviceGetName(device), f"{nv.nvmlDeviceGetName(gpu)} {label}")
+    same("found by uuid", number(nv.nvmlDeviceGetHandleByUUID(uuid)), number(device))
+    same("is a MIG device", nv.nvmlDeviceIsMigDeviceHandle(device).value, 1)
+    parent_uuid = nv.nvmlDeviceGetUUID(nv.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(device))
+    same("belongs to", parent_uuid, nv.nvmlDeviceGetUUID(gpu))
+    ids = (nv.nvmlDeviceGetGpuInstanceId(device), nv.nvmlDeviceGetComputeInstanceId(device))
+    same("ids", ids, (info.id, 0))
+    attributes = nv.nvmlDeviceGetAttributes(device)
+    size = (attributes.memorySizeMB, attributes.gpuInstanceSliceCount, attributes.computeInstanceSliceCount)
+    same("attributes", size, (profile["memory_mib"], profile["slices"], profile["slices"]))
+    compare.fails(f"{label} second device", nv.NVML_ERROR_NOT_FOUND, nv.nvmlDeviceGetMigDeviceHandleByIndex, gpu, 1)
+
+    nv.nvmlComputeInstanceDestroy(child)
+    nv.nvmlGpuInstanceDestroy(parent)
+    for what, function, handle in [
+        ("device", nv.nvmlDeviceGetUUID, device),
+        ("compute instance", nv.nvmlComputeInstanceGetInfo, child),
+        ("GPU instance", nv.nvmlGpuInstanceGetInfo, parent),
+    ]:
+        compare.fails(f"{label} {what} that is gone", nv.NVML_ERROR_INVALID_ARGUMENT, function, handle)
+    return uuid
+
+
+def compute_profiles(parent):
+    for at in range(nv.NVML_COMPUTE_INSTANCE_PROFILE_COUNT):
+        with contextlib.suppress(nv.NVMLError_NotSupported):
+            yield nv.nvmlGpuInstanceGetComputeInstanceProfileInfo(parent, at, 0)
+
+
+def placements(gpu, profile_id):
+    count = ctypes.c_uint()
+    nv.nvmlDeviceGetGpuInstancePossiblePlacements(gpu, profile_id, None, ctypes.byref(count))
+    found = (nv.c_nvmlGpuInstancePlacement_t * count.value)()
+    nv.nvmlDeviceGetGpuInstancePossiblePlacements(gpu, profile_id, found, ctypes.byref(count))
+    return [(placement.start, placement.size) for placement in found]
+
+
+def described(info):
+    """The numbers of a profile as the binding has them, and below as the table has them."""
+    engines = (info.copyEngineCount, info.decoderCount, info.encoderCount, info.jpegCount, info.ofaCount)
+    return info.id, info.sliceCount, info.instanceCount, info.multiprocessorCount, engines, info.memorySizeMB
+
+
+def numbers(profile):
+    names = ("copy_engines", "decoders", "encoders", "jpeg_engines", "ofa_engines")
+    engines = tuple(profile.get(name, 0) for name in names)
+    return profile["id"], profile["slices"], profile["instances"], profile["multiprocessors"], engines, profile["memory_mib"]
+
+
+def number(handle):
+    return ctypes.cast(handle, ctypes.c_void_p).value
 
 
 @contextlib.contextmanager

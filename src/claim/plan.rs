@@ -9,15 +9,20 @@
 //! The steps are apart because of what happens between them: a repeated prepare needs only the first, and the GPUs are
 //! locked before the last.
 
+mod admission;
 mod configs;
+mod error;
+mod find;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
-use super::config::{ConfigError, SharingStrategy};
-use super::{AllocationResult, Claim, ClaimName, ClaimUid};
-use crate::device::{DeviceName, GpuUuid, Node};
+pub use self::admission::{Holder, Holders};
+pub use self::error::PlanError;
+use super::{AllocationResult, Claim};
+use crate::device::mig::Placement;
+use crate::device::{GpuUuid, MigUuid, Node};
 
 /// What is to be done for a claim.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,8 +38,25 @@ pub struct Planned {
     /// What the allocation says.
     #[serde(flatten)]
     pub wanted: Wanted,
-    /// Which GPU that is. The name may move to another GPU, the claim does not.
+    /// Which GPU that is, or is a part of. The name may move to another GPU, the claim does not.
     pub gpu: GpuUuid,
+    /// Which part of it; `None` is all of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub part: Option<Part>,
+}
+
+/// A part of a GPU that a claim gets.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Part {
+    /// Its profile's id on this GPU.
+    pub profile: u32,
+    /// Where it is.
+    #[serde(flatten)]
+    pub placement: Placement,
+    /// The MIG device that an administrator made. `None`: this plugin makes one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uuid: Option<MigUuid>,
 }
 
 /// A device of a claim, as the allocation names it.
@@ -65,97 +87,6 @@ pub enum Usage {
     Exclusive,
 }
 
-/// Who holds which GPU.
-pub type Holders = BTreeMap<GpuUuid, Vec<Holder>>;
-
-/// A claim that holds a GPU.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Holder {
-    /// Its identity.
-    pub uid: ClaimUid,
-    /// Its name, for people.
-    pub name: ClaimName,
-    /// How it uses the GPU.
-    pub usage: Usage,
-}
-
-/// Why a claim cannot be prepared as it is. Trying again does not help until the claim, the node or another claim changes;
-/// [`InUse`](Self::InUse) and [`Absent`](Self::Absent) are those where that may happen by itself.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum PlanError {
-    /// No result names our driver.
-    #[error("nothing in the claim's allocation is from this driver")]
-    Nothing,
-    /// Allocated from a pool that is another node's, or from one of an earlier name.
-    #[error("{device} was allocated from the pool {pool}, but this node's pool is {ours}")]
-    Pool {
-        /// The device.
-        device: String,
-        /// The pool it was allocated from.
-        pool: String,
-        /// The pool of this node.
-        ours: String,
-    },
-    /// The node has no such device.
-    #[error("the node has no device {device}; it has {}", list(has))]
-    Unknown {
-        /// The name in the allocation.
-        device: String,
-        /// What there is.
-        has: Vec<DeviceName>,
-    },
-    /// The node had it, and may have it again.
-    #[error("the GPU {device} is gone from the node; bring it back, or delete the pod so that it is given another")]
-    Absent {
-        /// The name in the allocation.
-        device: String,
-    },
-    /// The GPU is partitioned.
-    #[error("{device} cannot be used as a whole GPU: MIG mode is on")]
-    Partitioned {
-        /// The device.
-        device: DeviceName,
-    },
-    /// Another claim has it.
-    #[error("{device} is in use by claim {} until that claim's pods are gone from this node", .holder.name)]
-    InUse {
-        /// The device.
-        device: String,
-        /// The claim that holds it.
-        holder: Holder,
-    },
-    /// A configuration cannot be read.
-    #[error("configuration {number} of the claim: {error}")]
-    Config {
-        /// Position among those addressed to this driver, from 1.
-        number: usize,
-        /// What is wrong with it.
-        error: ConfigError,
-    },
-    /// A configuration is for another type of device than its request was given.
-    #[error(
-        "configuration {number} of the claim: {kind} names the request {request}, which was given the whole GPU {device}"
-    )]
-    WrongKind {
-        /// Position among those addressed to this driver, from 1.
-        number: usize,
-        /// Its kind.
-        kind: &'static str,
-        /// The request it names.
-        request: String,
-        /// What that request was given.
-        device: String,
-    },
-    /// A configuration asks for something that this driver does not do.
-    #[error("{device}: sharing with the strategy {strategy} is not supported by this version of the driver")]
-    Sharing {
-        /// The device.
-        device: String,
-        /// What was asked for.
-        strategy: SharingStrategy,
-    },
-}
-
 // === impl Plan ===
 
 impl Plan {
@@ -163,30 +94,11 @@ impl Plan {
     pub fn gpus(&self) -> BTreeSet<GpuUuid> {
         self.devices.iter().map(|device| device.gpu.clone()).collect()
     }
-
-    /// Whether the claim may have its GPUs beside those who hold them now. This is about silicon, not about names: the
-    /// scheduler allocates names, and after a force-deleted pod or a lost name its books and the machine can differ.
-    pub fn admit(&self, uid: &ClaimUid, holders: &Holders) -> Result<(), PlanError> {
-        for device in &self.devices {
-            let others = holders.get(&device.gpu).into_iter().flatten().filter(|holder| holder.uid != *uid);
-            for other in others {
-                if !device.wanted.usage.goes_with(other.usage) {
-                    let device = device.wanted.device.clone();
-                    return Err(PlanError::InUse { device, holder: other.clone() });
-                }
-            }
-        }
-        Ok(())
-    }
 }
 
 // === impl Usage ===
 
 impl Usage {
-    fn goes_with(self, other: Self) -> bool {
-        matches!((self, other), (Self::Admin, _) | (_, Self::Admin) | (Self::Shared, Self::Shared))
-    }
-
     fn of(result: &AllocationResult) -> Self {
         match (result.admin_access, &result.share_id) {
             (true, _) => Self::Admin,
@@ -198,13 +110,15 @@ impl Usage {
 
 /// Plans a claim against the devices of this node's pool.
 pub fn plan(claim: &Claim, pool: &str, node: &Node) -> Result<Plan, PlanError> {
-    configs::check(claim)?;
+    let configs = configs::read(claim)?;
     let wanted = wanted(claim);
     if wanted.is_empty() {
         return Err(PlanError::Nothing);
     }
-    let devices: Result<_, _> = wanted.into_iter().map(|wanted| find(wanted, pool, node)).collect();
-    Ok(Plan { devices: devices? })
+    let devices: Result<Vec<_>, _> = wanted.into_iter().map(|wanted| find::find(wanted, pool, node)).collect();
+    let plan = Plan { devices: devices? };
+    configs::check(&configs, claim, &plan)?;
+    Ok(plan)
 }
 
 /// What the allocation gives the claim: results for one device, or for one share of it, are one.
@@ -227,39 +141,10 @@ pub fn wanted(claim: &Claim) -> Vec<Wanted> {
     all
 }
 
-fn find(wanted: Wanted, pool: &str, node: &Node) -> Result<Planned, PlanError> {
-    if wanted.pool != pool {
-        return Err(PlanError::Pool { device: wanted.device, pool: wanted.pool, ours: pool.to_owned() });
-    }
-    let Some(gpu) = node.gpus.iter().find(|gpu| gpu.name.as_str() == wanted.device) else {
-        let device = wanted.device;
-        if node.absent.iter().any(|name| name.as_str() == device) {
-            return Err(PlanError::Absent { device });
-        }
-        let has = node.gpus.iter().map(|gpu| gpu.name.clone()).collect();
-        return Err(PlanError::Unknown { device, has });
-    };
-    if gpu.mig.enabled && wanted.usage != Usage::Admin {
-        return Err(PlanError::Partitioned { device: gpu.name.clone() });
-    }
-    Ok(Planned { wanted, gpu: gpu.uuid.clone() })
-}
-
-fn list(names: &[DeviceName]) -> String {
-    if names.is_empty() {
-        return "none".to_owned();
-    }
-    names.iter().map(DeviceName::as_str).collect::<Vec<_>>().join(", ")
-}
-
 #[cfg(test)]
 mod tests {
-    use super::super::example::{POOL, mk_claim, mk_node, mk_uid, mk_uuid};
+    use super::super::example::{POOL, mk_claim, mk_node, mk_uuid};
     use super::*;
-
-    fn refusal(claim: &Claim) -> String {
-        plan(claim, POOL, &mk_node(2)).unwrap_err().to_string()
-    }
 
     #[test]
     fn names_become_gpus_and_requests_become_base_names() {
@@ -314,61 +199,18 @@ mod tests {
     }
 
     #[test]
-    fn what_the_node_does_not_have_is_refused() {
-        assert_eq!(refusal(&mk_claim("a", &[])), "nothing in the claim's allocation is from this driver");
-        let expected = "the node has no device gpu-9; it has gpu-0, gpu-1";
-        assert_eq!(refusal(&mk_claim("a", &[("main", "gpu-9")])), expected);
-        let error = plan(&mk_claim("a", &[("main", "gpu-0")]), POOL, &Node::default()).unwrap_err();
-        assert_eq!(error.to_string(), "the node has no device gpu-0; it has none");
-        let node = Node { absent: vec![DeviceName::gpu(0)], ..Node::default() };
-        let error = plan(&mk_claim("a", &[("main", "gpu-0")]), POOL, &node).unwrap_err();
-        assert!(error.to_string().starts_with("the GPU gpu-0 is gone from the node; bring it back"), "{error}");
-        let mut claim = mk_claim("a", &[("main", "gpu-0")]);
-        claim.results[0].pool = "node-b".into();
-        assert_eq!(refusal(&claim), "gpu-0 was allocated from the pool node-b, but this node's pool is node-a");
-    }
-
-    #[test]
-    fn a_gpu_in_mig_mode_is_no_whole_gpu() {
-        let mut node = mk_node(1);
-        node.gpus[0].mig.enabled = true;
-        let mut claim = mk_claim("a", &[("main", "gpu-0")]);
-        let error = plan(&claim, POOL, &node).unwrap_err();
-        assert_eq!(error.to_string(), "gpu-0 cannot be used as a whole GPU: MIG mode is on");
-        claim.results[0].admin_access = true;
-        assert!(plan(&claim, POOL, &node).is_ok());
-    }
-
-    #[test]
-    fn a_gpu_goes_to_two_claims_only_as_shares_or_with_admin_access() {
-        use Usage::{Admin, Exclusive, Shared};
-        let cases = [
-            (Exclusive, Exclusive, false),
-            (Exclusive, Shared, false),
-            (Shared, Exclusive, false),
-            (Shared, Shared, true),
-            (Admin, Exclusive, true),
-            (Exclusive, Admin, true),
-        ];
-        for (mine, theirs, legal) in cases {
-            let mut plan = plan(&mk_claim("a", &[("main", "gpu-0")]), POOL, &mk_node(1)).unwrap();
-            plan.devices[0].wanted.usage = mine;
-            let name = ClaimName { namespace: "team".into(), name: "b".into() };
-            let holders = Holders::from([(mk_uuid(0), vec![Holder { uid: mk_uid("b"), name, usage: theirs }])]);
-            assert_eq!(plan.admit(&mk_uid("a"), &holders).is_ok(), legal, "{mine:?} beside {theirs:?}");
-            assert!(plan.admit(&mk_uid("b"), &holders).is_ok(), "a claim is not in its own way");
-        }
-    }
-
-    #[test]
-    fn a_refusal_names_the_claim_that_holds_the_gpu() {
+    fn what_was_recorded_before_there_were_parts_is_a_whole_gpu() {
         let plan = plan(&mk_claim("a", &[("main", "gpu-0")]), POOL, &mk_node(1)).unwrap();
-        let name = ClaimName { namespace: "team".into(), name: "b".into() };
-        let holder = Holder { uid: mk_uid("b"), name, usage: Usage::Exclusive };
-        let error = plan.admit(&mk_uid("a"), &Holders::from([(mk_uuid(0), vec![holder])])).unwrap_err();
-        assert_eq!(
-            error.to_string(),
-            "gpu-0 is in use by claim team/b until that claim's pods are gone from this node"
-        );
+        let whole = &plan.devices[0];
+        let written = serde_json::to_value(whole).unwrap();
+        assert!(written.get("part").is_none(), "and is written as it was: {written}");
+        assert_eq!(serde_json::from_value::<Planned>(written.clone()).unwrap(), *whole);
+        let placement = Placement { start: 4, size: 4 };
+        for uuid in [None, Some(MigUuid::parse("MIG-c7384736-a75d-5afc-978f-d2f1294409fd").unwrap())] {
+            let planned = Planned { part: Some(Part { profile: 9, placement, uuid }), ..whole.clone() };
+            let written = serde_json::to_value(&planned).unwrap();
+            assert_eq!((&written["part"]["profile"], &written["part"]["start"]), (&9.into(), &4.into()));
+            assert_eq!(serde_json::from_value::<Planned>(written).unwrap(), planned);
+        }
     }
 }

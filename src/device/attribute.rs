@@ -8,10 +8,12 @@
 //! 0. Only what has no such value is omitted: versions, those of the standard attributes whose definition says so, and
 //! `iommuGroup`, since there is a group 0.
 
+mod part;
 mod reference;
 
 use std::collections::BTreeMap;
 
+pub use part::of_part;
 pub use reference::{ALL, Attribute, Origin, kind, position};
 
 use super::model::model;
@@ -117,7 +119,8 @@ fn of_gpu(gpu: &Gpu, driver: &Driver, nvlink: &NvLink, form: Form) -> Attributes
 
     set.string("model", model(product_name));
     set.values.insert("migCapable", Value::Bool(gpu.mig.capable));
-    set.values.insert("migEnabled", Value::Bool(gpu.mig.enabled));
+    // Of a GPU that a claim switches to MIG mode and back, nothing changes by that.
+    set.values.insert("migEnabled", Value::Bool(!gpu.is_offered_whole()));
     set.int("nvlinkVersion", nvlink.version);
     set.int("nvlinkLinks", nvlink.links);
     set.string("nvlinkDomain", &nvlink.domain);

@@ -90,6 +90,8 @@ pub struct GpuInstance {
     pub placement: Placement,
     /// Its compute instances, by id. None: nobody can use it.
     pub compute: Vec<ComputeInstance>,
+    /// Neither this plugin made it nor is it offered: on a GPU that this plugin partitions, it is in the way.
+    pub foreign: bool,
 }
 
 /// A compute instance that exists.
@@ -109,6 +111,18 @@ pub struct ComputeInstance {
 #[serde(try_from = "String", into = "String")]
 pub struct MigUuid(String);
 
+/// No GPU has more memory slices: 8 is the most that was built, and as many again leave room for other counters.
+const MEMORY_SLICES: u32 = 16;
+
+// === impl Mig ===
+
+impl Mig {
+    /// Into how many slices its memory is divided; 0 where it has no place for a GPU instance.
+    pub fn memory_slices(&self) -> u32 {
+        self.profiles.iter().flat_map(Profile::places).map(Placement::end).max().unwrap_or(0)
+    }
+}
+
 // === impl Placement ===
 
 impl Placement {
@@ -118,7 +132,7 @@ impl Placement {
     }
 
     /// The first slice behind it.
-    fn end(self) -> u32 {
+    pub fn end(self) -> u32 {
         self.start.saturating_add(self.size)
     }
 }
@@ -126,9 +140,14 @@ impl Placement {
 // === impl Profile ===
 
 impl Profile {
-    /// It has media engines that the GPU has once, and that no other profile of its size has.
-    pub fn has_media(&self) -> bool {
-        self.ofa_engines > 0
+    /// Where it can be. What cannot be a place in a GPU is passed over.
+    pub fn places(&self) -> impl Iterator<Item = Placement> {
+        self.placements.iter().copied().filter(|place| place.size > 0 && place.end() <= MEMORY_SLICES)
+    }
+
+    /// How many fixed-function engines it has, of all kinds.
+    pub fn engines(&self) -> u64 {
+        [self.decoders, self.encoders, self.jpeg_engines, self.ofa_engines].map(u64::from).iter().sum()
     }
 }
 

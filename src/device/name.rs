@@ -13,12 +13,32 @@ pub struct DeviceName(String);
 /// The longest DNS label.
 const MAX_BYTES: usize = 63;
 
+/// What of a profile's name leaves room for the largest numbers. Real ones have 12 bytes at most: `1g24gb-meall`.
+const MAX_PROFILE_BYTES: usize = 20;
+
 // === impl DeviceName ===
 
 impl DeviceName {
     /// The name of a whole GPU, numbered by the minor it had when it was first seen.
     pub fn gpu(number: u32) -> Self {
         Self(format!("gpu-{number}"))
+    }
+
+    /// The name of a part of the GPU of this name, as NVIDIA's driver has it: `gpu-0-mig-1g5gb-me-20-0` is `1g.5gb+me`,
+    /// whose id is 20, at memory slice 0. The profile's name is for people, and what does not fit a label is taken out of
+    /// it; the two numbers say which part it is. Fails only under a GPU whose own name is not one of [`gpu`](Self::gpu).
+    pub fn part(&self, profile: &str, id: u32, start: u32) -> Result<Self, ParseError> {
+        let plain = |c: char| match c {
+            '+' | '-' => Some('-'),
+            c => c.is_ascii_alphanumeric().then_some(c.to_ascii_lowercase()),
+        };
+        let profile: String = profile.chars().filter_map(plain).take(MAX_PROFILE_BYTES).collect();
+        Self::parse(&format!("{self}-mig-{profile}-{id}-{start}"))
+    }
+
+    /// Whether it is a name that a part of the GPU of this name had, has or could have.
+    pub fn is_parent_of(&self, device: &str) -> bool {
+        device.strip_prefix(self.as_str()).is_some_and(|rest| rest.starts_with("-mig-"))
     }
 
     /// Accepts DNS labels: lower-case letters, digits and inner dashes, at most 63.
@@ -126,7 +146,30 @@ mod tests {
         );
     }
 
+    #[test]
+    fn parts_are_named_as_nvidias_driver_names_them() {
+        let names = [("1g.5gb", 19, 0), ("1g.10gb+me", 20, 6), ("1G.24GB+ME.ALL", 65, 3), ("1g.24gb-me", 67, 0)]
+            .map(|(profile, id, start)| DeviceName::gpu(3).part(profile, id, start).unwrap());
+        let names = names.each_ref().map(DeviceName::as_str);
+        let expected = [
+            "gpu-3-mig-1g5gb-19-0",
+            "gpu-3-mig-1g10gb-me-20-6",
+            "gpu-3-mig-1g24gb-meall-65-3",
+            "gpu-3-mig-1g24gb-me-67-0",
+        ];
+        assert_eq!(names, expected);
+        assert!(names.iter().all(|name| DeviceName::gpu(3).is_parent_of(name)));
+        assert!(!DeviceName::gpu(1).is_parent_of("gpu-10-mig-1g5gb-19-0") && !DeviceName::gpu(1).is_parent_of("gpu-1"));
+    }
+
     proptest! {
+        #[test]
+        fn every_part_of_every_gpu_has_a_name(number: u32, profile in "\\PC{0,80}", id: u32, start: u32) {
+            let name = DeviceName::gpu(number).part(&profile, id, start).unwrap();
+            let numbers = format!("-{id}-{start}");
+            prop_assert!(name.as_str().ends_with(&numbers));
+        }
+
         #[test]
         fn the_order_is_total(mut names in proptest::collection::vec("[a-b0-2]{1,3}(-[0-2]{1,3}){0,2}", 0..12)) {
             let parse = |names: &[String]| names.iter().map(|name| DeviceName::parse(name).unwrap()).collect::<Vec<_>>();

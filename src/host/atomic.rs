@@ -109,6 +109,11 @@ pub fn hold(directory: &Path) -> io::Result<File> {
     Ok(held)
 }
 
+/// Makes what was renamed, created or removed in a directory last, whoever did it.
+pub fn settle(directory: &Path) -> Result<(), Error> {
+    sync_directory(directory).map_err(failed("sync", directory))
+}
+
 /// Moves a file within its file system. Both directories remember it.
 pub fn rename(from: &Path, to: &Path) -> Result<(), Error> {
     let rename = || {

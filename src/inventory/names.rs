@@ -147,15 +147,14 @@ impl NameMap {
     }
 
     /// Stores names that the file does not have yet; after a failure the next call tries again. What another plugin
-    /// process stored meanwhile stays, and is taken over as far as it is about other GPUs. The disk is waited for on a
-    /// thread that may block: a full or failing one can take long.
+    /// process stored meanwhile stays and is taken over, so names that were given here may have to be given anew. The disk
+    /// is waited for on a thread that may block: a full or failing one can take long.
     pub async fn save(&mut self) -> Result<(), Error> {
         if self.unsaved {
             let (path, ours) = (self.path.clone(), self.names.clone());
             let stored = tokio::task::spawn_blocking(move || store(&path, ours)).await;
             let failed = |error| Err(Error::Write { path: self.path.clone(), source: io::Error::other(error) });
-            let stored = stored.unwrap_or_else(failed)?;
-            add(&mut self.names, stored);
+            self.names = stored.unwrap_or_else(failed)?;
             self.unsaved = false;
         }
         Ok(())

@@ -234,4 +234,4 @@ fn authority(frame: &[u8]) -> Option<hpack::StringLiteral> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

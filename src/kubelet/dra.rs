@@ -12,9 +12,22 @@
 //! * A claim's work runs in a task of its own. gRPC drops a call when the kubelet's deadline (45 s) passes or its
 //!   connection breaks; the task goes on, and the kubelet's next try finds what it left.
 //! * No claims is a success without work: probes ask that.
+//! * An unprepare calls off the prepares that the kubelet gave up before it on the same connection, see below.
 //! * When the plugin stops, a claim that still waits for anything is given up: nothing was done for it, and an API server
 //!   that does not answer must not hold up the successor.
 //! * Every failure is counted, also that of a claim without a UID and that of a task that panics.
+//!
+//! # Calls that were given up
+//!
+//! Each call is a task of the server's, and these run in any order: an unprepare may come to its turn before the prepare
+//! that the kubelet gave up just before. That prepare must then do nothing, because nobody would unprepare it any more.
+//! So a call first begins all its claims, then lets the server look whether it was given up, which ends it, and only then
+//! works. If the prepare was given up before it began, that look finds it. If it was given up afterwards, the unprepare,
+//! which comes later still, finds that it has begun and calls it off.
+//!
+//! What nobody can put in order are calls on different connections, when one breaks between a prepare and an unprepare.
+//! There, a prepare that comes too late is refused if its claim, as it is read live, is gone or reserved for nobody. What
+//! gets through all the same is held until the claim is gone from the API server, and released by the plugin then.
 //!
 //! Error texts reach the events of the pod as they are; the log has their causes too. What came of a claim is logged
 //! here and nowhere below.
@@ -27,6 +40,7 @@ use std::sync::Arc;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use tokio::sync::Semaphore;
+use tokio::task::yield_now;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tonic::{Request, Response, Status};
@@ -149,34 +163,38 @@ impl Dra {
         work: &Work<T>,
     ) -> HashMap<String, Result<T, String>> {
         let reads = Arc::new(Semaphore::new(READS_AT_ONCE));
-        let mut running = HashMap::new();
-        // Nothing is awaited before the last task is spawned, so a call that is dropped loses none.
+        let mut begun = HashMap::new();
         for Named { uid, name } in claims {
-            running.entry(uid).or_insert_with_key(|uid| {
+            begun.entry(uid).or_insert_with_key(|uid| {
                 let span = error_span!("claim", claim.uid = %uid, claim = %name);
-                // Begins here, in the order of the calls, and not when its task comes.
-                let work = ClaimUid::parse(uid).map(|uid| work(name.clone(), uid, Arc::clone(&reads)));
-                let metrics = self.metrics.clone();
-                let task = async move {
-                    let outcome = match work {
-                        Ok(work) => AssertUnwindSafe(work).catch_unwind().await.unwrap_or_else(|_| {
-                            metrics.failed(act, "internal");
-                            Err(Failure::panicked())
-                        }),
-                        Err(error) => {
-                            metrics.failed(act, "kubelet");
-                            Err(Failure::new(error))
-                        }
-                    };
-                    match &outcome {
-                        Ok(_) => info!("claim {act}d"),
-                        // A field that is None is left out.
-                        Err(Failure { message, causes }) => warn!(error = message, causes, "cannot {act} the claim"),
-                    }
-                    outcome.map_err(|failure| failure.message)
-                };
-                self.tasks.spawn(task.instrument(span))
+                (span, ClaimUid::parse(uid).map(|uid| work(name, uid, Arc::clone(&reads))))
             });
+        }
+        // A call that the kubelet has given up ends here, see the module.
+        yield_now().await;
+        // Nothing is awaited before the last task is spawned, so a call that is dropped later loses none.
+        let mut running = Vec::with_capacity(begun.len());
+        for (uid, (span, work)) in begun {
+            let metrics = self.metrics.clone();
+            let task = async move {
+                let outcome = match work {
+                    Ok(work) => AssertUnwindSafe(work).catch_unwind().await.unwrap_or_else(|_| {
+                        metrics.failed(act, "internal");
+                        Err(Failure::panicked())
+                    }),
+                    Err(error) => {
+                        metrics.failed(act, "kubelet");
+                        Err(Failure::new(error))
+                    }
+                };
+                match &outcome {
+                    Ok(_) => info!("claim {act}d"),
+                    // A field that is None is left out.
+                    Err(Failure { message, causes }) => warn!(error = message, causes, "cannot {act} the claim"),
+                }
+                outcome.map_err(|failure| failure.message)
+            };
+            running.push((uid, self.tasks.spawn(task.instrument(span))));
         }
         let mut answers = HashMap::with_capacity(running.len());
         for (uid, task) in running {

@@ -111,6 +111,11 @@ impl DraServer {
         &self.serving.path
     }
 
+    /// What [`close`](Self::close) waits for, beside the calls themselves: work that must not be cut off midway.
+    pub fn tasks(&self) -> TaskTracker {
+        self.tasks.clone()
+    }
+
     /// Waits until it does not serve any more, which without [`close`](Self::close) means that something went wrong.
     pub async fn ended(&self) {
         self.serving.ended.cancelled().await;

@@ -23,6 +23,7 @@ pub(super) const DRIVER: &str = "gpu.nvidia.com";
 pub(super) const GET_INFO: &str = "/pluginregistration.Registration/GetInfo";
 pub(super) const NOTIFY: &str = "/pluginregistration.Registration/NotifyRegistrationStatus";
 pub(super) const PREPARE: &str = "/k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin/NodePrepareResources";
+pub(super) const UNPREPARE: &str = "/k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin/NodeUnprepareResources";
 const PREPARE_V1BETA1: &str = "/k8s.io.kubelet.pkg.apis.dra.v1beta1.DRAPlugin/NodePrepareResources";
 
 /// Until a test that waits for something gives up on it.

@@ -29,17 +29,21 @@
 //! Records that are damaged, or that only a newer version of this driver understands, are left alone.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write;
 use std::ops::Bound;
 use std::time::Duration;
 
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::registry::Registry;
+use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
+use tokio_util::task::TaskTracker;
 use tracing::{debug, info, warn};
 
-use crate::claim::ClaimUid;
-use crate::cluster::{Cluster, NodeEvents};
-use crate::prepare::Preparer;
+use super::telling::tell;
+use crate::claim::{ClaimName, ClaimUid};
+use crate::cluster::Cluster;
+use crate::prepare::{self, Preparer};
 
 /// For how long a claim must have been gone. More than two rounds of the kubelet's loop, with time for the second.
 const GRACE: Duration = Duration::from_secs(180);
@@ -51,13 +55,23 @@ const ASK_AGAIN: Duration = Duration::from_secs(60);
 /// makes more than half.
 const EVERY: Duration = Duration::from_secs(300);
 
+/// How many claims an Event names; it has room for about 1000 characters, and names can have 300.
+const NAMED: usize = 3;
+
 /// Asks and releases, for as long as it runs.
 pub(super) struct Collector {
     cluster: Cluster,
-    events: NodeEvents,
     preparer: Preparer,
+    /// Where releases run, so that none is cut off midway at the end.
+    tasks: TaskTracker,
     schedule: Schedule,
     released: Counter,
+}
+
+/// A claim that was released.
+struct Release {
+    uid: ClaimUid,
+    name: ClaimName,
 }
 
 /// Which claim to ask for, and when. Knows neither clock nor API server.
@@ -84,21 +98,38 @@ enum Next {
 // === impl Collector ===
 
 impl Collector {
-    pub(super) fn new(cluster: Cluster, preparer: Preparer, registry: &mut Registry) -> Self {
+    /// One whose releases run in `tasks`, which are to be waited for at the end.
+    pub(super) fn new(cluster: Cluster, preparer: Preparer, tasks: TaskTracker, registry: &mut Registry) -> Self {
         let released = Counter::default();
         registry.register(
             "gone_claims_released",
             "Claims that were released because the API server has had no such object for minutes",
             released.clone(),
         );
-        let events = cluster.node_events("Release");
-        Self { cluster, events, preparer, schedule: Schedule::new(Instant::now()), released }
+        Self { cluster, preparer, tasks, schedule: Schedule::new(Instant::now()), released }
     }
 
-    pub(super) async fn run(mut self) {
+    pub(super) async fn run(self) {
+        let (release, mut releases) = mpsc::unbounded_channel();
+        let found = async move || {
+            let mut found = Vec::new();
+            releases.recv_many(&mut found, usize::MAX).await;
+            found
+        };
+        let mut events = self.cluster.node_events("Release");
+        let told = async move |note: &str| events.warn("GoneClaimReleased", note).await;
+        tokio::join!(self.collect(release), tell(found, note, told));
+    }
+
+    async fn collect(mut self, released: mpsc::UnboundedSender<Release>) {
         loop {
             match self.schedule.next(&self.preparer.claims(), Instant::now()) {
-                Next::Ask(claim) => self.ask(&claim).await,
+                Next::Ask(claim) => {
+                    if let Some(release) = self.ask(&claim).await {
+                        // Its receiver lives as long as this does.
+                        let _ = released.send(release);
+                    }
+                }
                 Next::Wait(until) => {
                     tokio::select! {
                         contested = self.preparer.contested() => self.schedule.contest(contested),
@@ -109,7 +140,8 @@ impl Collector {
         }
     }
 
-    async fn ask(&mut self, uid: &ClaimUid) {
+    /// Asks for a claim, and releases it if it has been gone for long enough.
+    async fn ask(&mut self, uid: &ClaimUid) -> Option<Release> {
         let name = self.preparer.name_of(uid).await;
         let gone = match &name {
             Some(name) => self.cluster.is_gone(name, uid).await,
@@ -121,24 +153,41 @@ impl Collector {
         }
         let now = Instant::now();
         let since = self.schedule.answered(uid, gone.unwrap_or_default(), now);
-        let (Some(claim), Some(since)) = (name, since) else { return };
+        let (claim, since) = (name?, since?);
         let wait = GRACE.saturating_sub(now - since);
         if !wait.is_zero() {
             if since == now {
                 warn!(claim.uid = %uid, %claim, ?wait, "a prepared claim is gone; releasing it unless the kubelet does");
             }
-            return;
+            return None;
         }
-        match self.preparer.unprepare(uid).await {
+        let released = self.tasks.spawn(self.preparer.unprepare(uid)).await;
+        match released.unwrap_or(Err(prepare::Error::Internal)) {
             Ok(()) => {
                 self.released.inc();
                 info!(claim.uid = %uid, %claim, "released a claim that is gone");
-                let note = format!("released claim {claim} ({uid}): it is gone, and the kubelet has not unprepared it");
-                self.events.warn("GoneClaimReleased", &note).await;
+                Some(Release { uid: uid.clone(), name: claim })
             }
-            Err(error) => warn!(claim.uid = %uid, %claim, %error, "cannot release a claim that is gone; trying again"),
+            Err(error) => {
+                warn!(claim.uid = %uid, %claim, %error, "cannot release a claim that is gone; trying again");
+                None
+            }
         }
     }
+}
+
+fn note(releases: &[Release]) -> String {
+    let mut note = match releases.len() {
+        1 => "released a claim that is gone and that the kubelet has not unprepared".to_owned(),
+        many => format!("released {many} claims that are gone and that the kubelet has not unprepared"),
+    };
+    for Release { uid, name } in releases.iter().take(NAMED) {
+        let _ = write!(note, "; {name} ({uid})");
+    }
+    if releases.len() > NAMED {
+        let _ = write!(note, "; and {} more", releases.len() - NAMED);
+    }
+    note
 }
 
 // === impl Schedule ===

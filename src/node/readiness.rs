@@ -3,7 +3,6 @@
 use tokio::sync::watch;
 use tracing::{info, warn};
 
-use super::containers::Containers;
 use crate::cluster::Published;
 use crate::http::Condition;
 use crate::inventory::Views;
@@ -13,7 +12,8 @@ use crate::kubelet::Registration;
 #[derive(Clone)]
 pub(super) struct Readiness {
     pub(super) views: Views,
-    pub(super) containers: Containers,
+    /// Whether containers could be given GPUs.
+    pub(super) containers: watch::Receiver<Result<(), String>>,
     pub(super) registration: watch::Receiver<Registration>,
     pub(super) published: watch::Receiver<Published>,
 }

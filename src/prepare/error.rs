@@ -12,8 +12,14 @@ use crate::device::GpuUuid;
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// NVML has not answered since the start.
-    #[error("the node's GPUs are not known yet: NVML has not answered; see the log of the driver on this node")]
-    NotReady,
+    #[error(
+        "the node's GPUs are not known yet: {}; see the log of the driver on this node",
+        reason.as_deref().unwrap_or("NVML has not answered")
+    )]
+    NotReady {
+        /// Why the last look at them failed, if one has ended.
+        reason: Option<String>,
+    },
     /// The claim cannot be prepared as it is.
     #[error("{0}")]
     Plan(PlanError),
@@ -116,7 +122,7 @@ impl Error {
     pub(super) fn remedy(&self) -> Option<Remedy> {
         match self {
             // The GPU was here, or the scheduler would not have given it away: it may be resetting.
-            Self::NotReady | Self::Gone { .. } | Self::Plan(PlanError::Absent { .. }) => Some(Remedy::Look),
+            Self::NotReady { .. } | Self::Gone { .. } | Self::Plan(PlanError::Absent { .. }) => Some(Remedy::Look),
             // The pod that had it may be about to end.
             Self::Plan(PlanError::InUse { .. }) => Some(Remedy::Release),
             Self::Incomplete(incomplete) if incomplete.may_pass() => Some(Remedy::Files),
@@ -139,7 +145,7 @@ impl Error {
     pub fn cause(&self) -> &'static str {
         match self {
             // NVML's, or whoever looks after the node.
-            Self::NotReady => "not_ready",
+            Self::NotReady { .. } => "not_ready",
             // A GPU, a device node or a part of the driver is missing.
             Self::Gone { .. } | Self::Incomplete(_) | Self::Plan(PlanError::Absent { .. }) => "incomplete",
             // Of another claim, or of an earlier allocation of this one.

@@ -9,7 +9,8 @@
 //! Minors move when a GPU goes or comes back, a driver's files change when it is upgraded, and the kernel gives
 //! nvidia-uvm another major whenever that module is loaded. A container that starts from a spec of before gets a GPU
 //! that does not work, or another's. Nobody tells when such a thing happens, so what specs are made of is compared at
-//! every look at the GPUs. That costs some 600 system calls (1 ms), whatever the number of claims.
+//! every look at the GPUs. That costs some 600 system calls (1 ms), whatever the number of claims, and also says whether
+//! claims can be prepared at all.
 //!
 //! The spec of a claim whose GPU is gone is removed, and written again when the GPU is back: its minor may become that of
 //! another GPU. This is the one case in which a CDI id that the kubelet was answered does not resolve.
@@ -41,8 +42,6 @@ pub(super) struct Keeper {
     made_of: Option<(Arc<Node>, Arc<Found>)>,
     /// The claims that need nothing as long as that does not change.
     right: BTreeSet<ClaimUid>,
-    /// Why what specs are made of cannot be seen, as logged.
-    blind: Option<String>,
     /// The claims whose specs could not be made right and why, as logged.
     failed: BTreeMap<ClaimUid, String>,
 }
@@ -52,34 +51,57 @@ pub(super) struct Keeper {
 impl Keeper {
     /// One that takes no spec for right.
     pub(super) fn new(shared: Arc<Shared>) -> Self {
-        Self { shared, made_of: None, right: BTreeSet::new(), blind: None, failed: BTreeMap::new() }
+        Self { shared, made_of: None, right: BTreeSet::new(), failed: BTreeMap::new() }
     }
 
-    /// Makes the specs of all prepared claims right for what the node has now. Each failure is logged once.
+    /// Looks at what specs are made of, and makes those of all prepared claims right for it. Each failure is logged once.
     pub(super) async fn keep(&mut self) {
-        if let Err(error) = self.catch_up().await {
-            return self.cannot_see(&error);
-        }
-        let Some(node) = self.shared.inventory.borrow().clone() else { return };
+        let current = self.shared.views.current.borrow().clone();
+        let found = self.look(current.clone().unwrap_or_default()).await;
+        self.tell(&found);
         // With those that are being prepared: what they look at may just have changed.
         let claims = self.shared.machine.claims();
         self.failed.retain(|claim, _| claims.contains(claim));
         self.right.retain(|claim| claims.contains(claim));
-        if claims.is_empty() {
-            return;
+        match (current, found) {
+            (Some(node), Ok(found)) => self.restore_all(&claims, node, found).await,
+            // What comes back need not be what went.
+            (_, Err(_)) => self.made_of = None,
+            // Nobody knows the GPUs of the claims.
+            (None, Ok(_)) if !claims.is_empty() => return,
+            (None, Ok(_)) => {}
         }
-        let look = Arc::clone(&node);
-        let found = match self.shared.blocking(move |machine| machine.look(&look)).await {
-            Ok(found) => Arc::new(found),
-            Err(error) => return self.cannot_see(&error),
-        };
-        self.blind = None;
+        self.shared.specs_kept.cancel();
+    }
+
+    async fn look(&self, node: Arc<Node>) -> Result<Arc<Found>, Error> {
+        self.catch_up().await?;
+        self.shared.blocking(move |machine| machine.look(&node)).await.map(Arc::new)
+    }
+
+    /// Says whether claims can be prepared, if that has changed.
+    fn tell(&self, found: &Result<Arc<Found>, Error>) {
+        let found = found.as_ref().map(drop).map_err(Error::to_string);
+        self.shared.usable.send_if_modified(|known| {
+            if *known == found {
+                return false;
+            }
+            match &found {
+                Ok(()) => tracing::info!("containers can be given GPUs: driver files and device nodes are there"),
+                Err(reason) => tracing::warn!(reason, "claims cannot be prepared, and specs not kept; looking again"),
+            }
+            *known = found;
+            true
+        });
+    }
+
+    async fn restore_all(&mut self, claims: &BTreeSet<ClaimUid>, node: Arc<Node>, found: Arc<Found>) {
         let made_of = Some((Arc::clone(&node), Arc::clone(&found)));
         if self.made_of != made_of {
             self.right.clear();
             self.made_of = made_of;
         }
-        for claim in &claims - &self.right {
+        for claim in claims - &self.right {
             let outcome = self.restore(&claim, &node, &found).await;
             self.note(claim, outcome);
         }
@@ -135,15 +157,5 @@ impl Keeper {
                 }
             }
         }
-    }
-
-    fn cannot_see(&mut self, error: &Error) {
-        let reason = Some(error.to_string());
-        if self.blind != reason {
-            tracing::warn!(error = reason, "cannot check the CDI specs of prepared claims; trying again");
-            self.blind = reason;
-        }
-        // What comes back need not be what went.
-        self.made_of = None;
     }
 }

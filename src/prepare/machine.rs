@@ -25,7 +25,7 @@ use super::store::Store;
 use super::{Error, OpenError, Settings};
 use crate::cdi::{self, Found, Spec, Target};
 use crate::claim::plan::Plan;
-use crate::claim::{Claim, ClaimUid};
+use crate::claim::{Claim, ClaimName, ClaimUid};
 use crate::device::{DeviceName, GpuUuid, Node};
 
 #[derive(Debug)]
@@ -150,10 +150,16 @@ impl Machine {
         self.store.damage()
     }
 
-    /// The claims that have a record.
+    /// The claims that have a record, and those with a name that had one.
     pub(super) fn claims(&self) -> BTreeSet<ClaimUid> {
         let states = [State::PrepareStarted, State::PrepareCompleted];
-        states.into_iter().flat_map(|state| self.store.in_state(state)).collect()
+        let recorded = states.into_iter().flat_map(|state| self.store.in_state(state));
+        recorded.chain(self.store.remnants()).collect()
+    }
+
+    /// See [`Store::name_of_remnant`].
+    pub(super) fn name_of_remnant(&self, uid: &ClaimUid) -> Option<ClaimName> {
+        self.store.name_of_remnant(uid)
     }
 
     /// The claims that are prepared.

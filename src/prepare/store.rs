@@ -2,13 +2,20 @@
 //!
 //! ```text
 //!  <plugin dir>/claims/<claim uid>.json
-//!               claims/quarantine/<claim uid>.json     what could not be read, for people to look at
+//!               claims/quarantine/<claim uid>.json            what could not be read, for people to look at
+//!               claims/quarantine/<claim uid>.json.released   the same, after its claim was unprepared
 //! ```
+//!
+//! A record that is moved aside is forgotten but for the GPUs that it names: those stay its claim's until that is
+//! unprepared, see [`remnant`](super::remnant). The same holds for records of schemas that are not known here, which stay
+//! where they are. One that the disk does not give, or that names no GPU, can hold none; people are told.
 //!
 //! A copy is kept in memory for the one question that concerns all claims, who holds a GPU. What is known of a single
 //! claim is read from disk each time: another plugin process may be at work on the same files during a rolling update.
 //! For the same reason all records are read again before the question is answered, unless nobody can have changed any:
 //! see [`siblings`](super::siblings).
+
+mod quarantine;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -16,11 +23,13 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 
+use self::quarantine::Quarantine;
 use super::damage::Damage;
 use super::record::{Record, SCHEMA, State};
+use super::remnant::Remnant;
 use super::siblings::{LockError, Siblings, Slot};
-use crate::claim::ClaimUid;
-use crate::claim::plan::{Holder, Holders};
+use crate::claim::plan::{Holder, Holders, Usage};
+use crate::claim::{ClaimName, ClaimUid};
 use crate::device::{DeviceName, GpuUuid};
 use crate::host::atomic;
 
@@ -29,7 +38,6 @@ const MODE: u32 = 0o600;
 const DIRECTORY_MODE: u32 = 0o700;
 
 const SUFFIX: &str = ".json";
-const QUARANTINE: &str = "quarantine";
 
 /// The file by which processes lock, beside the directory of records.
 const LOCK_SUFFIX: &str = "lock";
@@ -42,12 +50,16 @@ pub(super) struct Store {
     memory: Mutex<Memory>,
     /// Held by everyone who makes a record and what is remembered of it the same, and alone by who does it for all.
     changing: RwLock<()>,
-    damage: Damage,
+    quarantine: Quarantine,
 }
 
 #[derive(Debug, Default)]
 struct Memory {
     records: BTreeMap<ClaimUid, Record>,
+    /// What is left of those that cannot be used.
+    remnants: BTreeMap<ClaimUid, Remnant>,
+    /// Files of which people were told that they cannot be read.
+    unreadable: BTreeSet<PathBuf>,
     /// The number of starts at which these were all records there are, and nobody else was there to change them.
     complete_at: Option<u64>,
 }
@@ -116,7 +128,9 @@ pub enum StoreError {
 enum Found {
     Nothing,
     Record(Box<Record>),
-    Damaged(Bad),
+    Damaged(Bad, Remnant),
+    /// Of a schema of which nothing else is known.
+    Newer(u32, Remnant),
 }
 
 /// The bytes of a record that is no record.
@@ -140,11 +154,12 @@ impl Store {
         let created = atomic::make_directory(&directory, DIRECTORY_MODE);
         created.map_err(|source| StoreError::Directory { act: "create", path: directory.clone(), source })?;
         let siblings = Siblings::open(&directory.with_extension(LOCK_SUFFIX)).map_err(StoreError::Locks)?;
-        let (memory, changing, damage) = (Mutex::default(), RwLock::default(), Damage::default());
-        let store = Self { directory, siblings, memory, changing, damage };
+        let quarantine = Quarantine::new(&directory);
+        let (memory, changing) = (Mutex::default(), RwLock::default());
+        let store = Self { directory, siblings, memory, changing, quarantine };
         for path in store.read_all()? {
             let moved = match uid_of(&path) {
-                None => store.quarantine(&path, &Bad::Name),
+                None => store.quarantine.take(&path, &Bad::Name, &Remnant::default()),
                 // Whoever holds the claim sees to it, and may have done so.
                 Some(uid) => match store.siblings.try_lock(Slot::claim(&uid)).map_err(StoreError::Locks)? {
                     Some(_claim) => store.load(&uid).map(drop),
@@ -183,7 +198,9 @@ impl Store {
         let starts = self.siblings.starts().map_err(StoreError::Locks)?;
         let alone = !self.siblings.are_present().map_err(StoreError::Locks)?;
         atomic::sweep(&self.directory).map_err(StoreError::File)?;
-        let (mut records, mut bad) = (BTreeMap::new(), Vec::new());
+        let mut memory = Memory { complete_at: alone.then_some(starts), ..Memory::default() };
+        let mut bad = Vec::new();
+        memory.remnants = self.quarantine.remnants()?;
         for path in self.files()? {
             let Some(uid) = uid_of(&path) else {
                 bad.push(path);
@@ -191,19 +208,32 @@ impl Store {
             };
             match self.look(&uid) {
                 Ok(Found::Record(record)) => {
-                    records.insert(uid, *record);
+                    memory.records.insert(uid, *record);
                     continue;
                 }
                 Ok(Found::Nothing) => continue,
-                Ok(Found::Damaged(_)) => bad.push(path),
-                // Left where it is: its claim fails until somebody has seen to it, and only that claim.
-                Err(error) => cannot_use(&path, &error),
+                Ok(Found::Damaged(_, remnant)) => {
+                    memory.remnants.entry(uid.clone()).or_default().add(remnant);
+                    bad.push(path);
+                }
+                // Left where they are: their claims fail until somebody has seen to it, and only those claims.
+                Ok(Found::Newer(version, remnant)) => {
+                    memory.remnants.entry(uid.clone()).or_default().add(remnant);
+                    cannot_use(&path, &StoreError::Newer { path: path.clone(), version });
+                }
+                Err(error) => {
+                    cannot_use(&path, &error);
+                    if !self.memory().unreadable.contains(&path) && !self.memory().records.contains_key(&uid) {
+                        self.quarantine.damage().add(&path, &error, BTreeSet::new());
+                    }
+                    memory.unreadable.insert(path);
+                }
             }
             if let Some(known) = self.memory().records.remove(&uid) {
-                records.insert(uid, known);
+                memory.records.insert(uid, known);
             }
         }
-        *self.memory() = Memory { records, complete_at: alone.then_some(starts) };
+        *self.memory() = memory;
         Ok(bad)
     }
 
@@ -222,13 +252,25 @@ impl Store {
 
     /// The record of a claim as it is on disk. One that is damaged is moved aside, and the claim then has none.
     pub(super) fn load(&self, uid: &ClaimUid) -> Result<Option<Record>, StoreError> {
-        // It may be what a process left that was killed.
-        self.catch_up()?;
         let _change = self.change();
         let record = match self.look(uid)? {
-            Found::Record(record) => Some(*record),
+            Found::Record(record) => {
+                // It may be what a process left that was killed.
+                if self.is_outdated()? {
+                    atomic::settle(&self.directory).map_err(StoreError::File)?;
+                }
+                Some(*record)
+            }
             Found::Nothing => None,
-            Found::Damaged(why) => self.quarantine(&self.path(uid), &why).map(|()| None)?,
+            Found::Damaged(why, remnant) => {
+                self.quarantine.take(&self.path(uid), &why, &remnant)?;
+                self.memory().remnants.entry(uid.clone()).or_default().add(remnant);
+                None
+            }
+            Found::Newer(version, remnant) => {
+                self.memory().remnants.entry(uid.clone()).or_default().add(remnant);
+                return Err(StoreError::Newer { path: self.path(uid), version });
+            }
         };
         match &record {
             Some(record) => self.memory().records.insert(uid.clone(), record.clone()),
@@ -252,45 +294,70 @@ impl Store {
     /// Removes a record. One that is not there is success.
     pub(super) fn remove(&self, uid: &ClaimUid) -> Result<(), StoreError> {
         let _change = self.change();
-        atomic::remove(&self.path(uid)).map_err(StoreError::File)?;
-        self.memory().records.remove(uid);
+        let path = self.path(uid);
+        atomic::remove(&path).map_err(StoreError::File)?;
+        self.quarantine.release(&path)?;
+        let mut memory = self.memory();
+        memory.records.remove(uid);
+        memory.remnants.remove(uid);
         Ok(())
     }
 
     /// Whether there is a record of a claim, readable or not, be it one that was moved aside.
     pub(super) fn has(&self, uid: &ClaimUid) -> bool {
         let path = self.path(uid);
-        path.exists() || self.aside(&path).exists()
+        path.exists() || self.quarantine.has(&path)
     }
 
     /// The records that were moved aside.
     pub(super) fn damage(&self) -> &Damage {
-        &self.damage
+        self.quarantine.damage()
     }
 
     /// Who holds these GPUs.
     pub(super) fn holders(&self, gpus: &BTreeSet<GpuUuid>) -> Holders {
         let mut holders = Holders::new();
-        for record in self.memory().records.values() {
+        let memory = self.memory();
+        for record in memory.records.values() {
             for device in record.devices.iter().filter(|device| gpus.contains(&device.planned.gpu)) {
                 let holder = Holder {
                     uid: record.claim.uid.clone(),
-                    name: record.claim.name.clone(),
+                    name: Some(record.claim.name.clone()),
                     usage: device.planned.wanted.usage,
+                    place: device.planned.part.as_ref().map(|part| part.placement),
                 };
                 holders.entry(device.planned.gpu.clone()).or_default().push(holder);
             }
         }
+        for (uid, remnant) in &memory.remnants {
+            for gpu in remnant.gpus.intersection(gpus) {
+                let (name, usage) = (remnant.name.clone(), Usage::Exclusive);
+                let holder = Holder { uid: uid.clone(), name, usage, place: None };
+                holders.entry(gpu.clone()).or_default().push(holder);
+            }
+        }
         holders
+    }
+
+    /// The claims with a name of whose records nothing else can be used, without those of a newer schema.
+    pub(super) fn remnants(&self) -> Vec<ClaimUid> {
+        let memory = self.memory();
+        let named = memory.remnants.iter().filter(|(_, remnant)| remnant.name.is_some() && !remnant.is_newer);
+        named.map(|(uid, _)| uid.clone()).collect()
+    }
+
+    /// The name of one of those.
+    pub(super) fn name_of_remnant(&self, uid: &ClaimUid) -> Option<ClaimName> {
+        self.memory().remnants.get(uid).and_then(|remnant| remnant.name.clone())
     }
 
     /// Which GPUs claims were given by which names.
     pub(super) fn names(&self) -> Vec<(DeviceName, GpuUuid)> {
         let memory = self.memory();
         let devices = memory.records.values().flat_map(|record| &record.devices).map(|device| &device.planned);
-        devices
-            .filter_map(|device| Some((DeviceName::parse(&device.wanted.device).ok()?, device.gpu.clone())))
-            .collect()
+        // The name of a part is not its GPU's.
+        let whole = devices.filter(|device| device.part.is_none());
+        whole.filter_map(|device| Some((DeviceName::parse(&device.wanted.device).ok()?, device.gpu.clone()))).collect()
     }
 
     /// The claims in a state, without those of a newer schema: what must be done about them is not known here.
@@ -305,43 +372,21 @@ impl Store {
         let bytes = match fs::read(&path) {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Found::Nothing),
-            Err(error) if error.kind() == io::ErrorKind::IsADirectory => return Ok(Found::Damaged(Bad::Directory)),
+            Err(error) if error.kind() == io::ErrorKind::IsADirectory => {
+                return Ok(Found::Damaged(Bad::Directory, Remnant::default()));
+            }
             Err(source) => return Err(StoreError::Read { path, source }),
         };
         match serde_json::from_slice::<Record>(&bytes) {
             Ok(record) if record.claim.uid == *uid => Ok(Found::Record(Box::new(record))),
-            Ok(record) => Ok(Found::Damaged(Bad::Other(record.claim.uid))),
+            Ok(record) => Ok(Found::Damaged(Bad::Other(record.claim.uid), Remnant::of(&bytes))),
             Err(error) => match schema(&bytes) {
-                Some(version) if version > SCHEMA => Err(StoreError::Newer { path, version }),
-                _ => Ok(Found::Damaged(Bad::Json(error))),
+                Some(version) if version > SCHEMA => {
+                    Ok(Found::Newer(version, Remnant { is_newer: true, ..Remnant::of(&bytes) }))
+                }
+                _ => Ok(Found::Damaged(Bad::Json(error), Remnant::of(&bytes))),
             },
         }
-    }
-
-    fn quarantine(&self, path: &Path, why: &Bad) -> Result<(), StoreError> {
-        let directory = self.directory.join(QUARANTINE);
-        let created = atomic::make_directory(&directory, DIRECTORY_MODE);
-        created.map_err(|source| StoreError::Directory { act: "create", path: directory, source })?;
-        let mut aside = self.aside(path);
-        // What is there already may be what somebody is looking for, and a directory cannot be replaced at all.
-        let mut number = 1_u32;
-        while aside.symlink_metadata().is_ok() {
-            aside = self.aside(Path::new(&format!("{}.{number}", path.display())));
-            number += 1;
-        }
-        atomic::rename(path, &aside).map_err(StoreError::File)?;
-        tracing::error!(
-            from = %path.display(),
-            to = %aside.display(),
-            error = why as &dyn std::error::Error,
-            "moved a damaged claim record aside; what its claim had is forgotten, and its CDI spec stays until unprepare"
-        );
-        self.damage.add(&aside, why);
-        Ok(())
-    }
-
-    fn aside(&self, path: &Path) -> PathBuf {
-        self.directory.join(QUARANTINE).join(path.file_name().unwrap_or_default())
     }
 
     fn path(&self, uid: &ClaimUid) -> PathBuf {

@@ -9,7 +9,7 @@ mod waiting;
 
 use std::fs;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use futures::FutureExt;
 use serde_json::{Value, json};
@@ -28,6 +28,8 @@ const NEXT_BOOT: &str = "6f2c0c5e-0000-4000-8000-000000000002";
 struct Disk {
     host: Host,
     inventory: watch::Sender<Option<Arc<Node>>>,
+    looked: watch::Sender<Option<SystemTime>>,
+    failure: watch::Sender<Option<String>>,
     boot: &'static str,
 }
 
@@ -36,11 +38,25 @@ struct Disk {
 impl Disk {
     /// Two GPUs.
     fn new() -> Self {
-        Self { host: Host::new(), inventory: watch::Sender::new(Some(Arc::new(mk_node(2)))), boot: BOOT }
+        Self {
+            host: Host::new(),
+            inventory: watch::Sender::new(Some(Arc::new(mk_node(2)))),
+            looked: watch::Sender::new(None),
+            failure: watch::Sender::new(None),
+            boot: BOOT,
+        }
     }
 
     fn see(&self, node: Node) {
         self.inventory.send_replace(Some(Arc::new(node)));
+    }
+
+    fn views(&self) -> Views {
+        Views {
+            current: self.inventory.subscribe(),
+            looked: self.looked.subscribe(),
+            failure: self.failure.subscribe(),
+        }
     }
 
     /// Starts the plugin. An earlier one may have been dropped at any point.
@@ -49,7 +65,7 @@ impl Disk {
     }
 
     async fn start_with(&self, metrics: Metrics) -> Preparer {
-        Preparer::open(self.settings(), self.inventory.subscribe(), metrics).await.unwrap()
+        Preparer::open(self.settings(), self.views(), metrics).await.unwrap()
     }
 
     fn settings(&self) -> Settings {

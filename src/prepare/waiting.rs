@@ -30,7 +30,7 @@ use super::machine::Machine;
 use super::{Attempt, LockError, PreparedDevice, Shared};
 use crate::claim::Claim;
 use crate::claim::plan::PlanError;
-use crate::inventory::Current;
+use crate::inventory::Views;
 
 /// For a prepare, from the kubelet's call to the answer, but for the work itself, which takes milliseconds. Ends well
 /// before the kubelet's 45 s, so that the answer still says why.
@@ -50,7 +50,7 @@ pub(super) const ITS_GPUS: &str = "a GPU of this claim";
 /// What has happened that may help.
 struct News {
     machine: Arc<Machine>,
-    inventory: Current,
+    views: Views,
     released: watch::Receiver<()>,
     looks: ExponentialBackoff,
 }
@@ -152,7 +152,7 @@ impl News {
         let looks = ExponentialBuilder::new().with_min_delay(min).with_max_delay(max).without_max_times();
         Self {
             machine: Arc::clone(&shared.machine),
-            inventory: shared.inventory.clone(),
+            views: shared.views.clone(),
             released: shared.released.subscribe(),
             looks: looks.build(),
         }
@@ -160,14 +160,19 @@ impl News {
 
     /// From now on, what happens is news.
     fn arm(&mut self) {
-        self.inventory.mark_unchanged();
+        self.views.current.mark_unchanged();
+        self.views.failure.mark_unchanged();
         self.released.mark_unchanged();
     }
 
     /// Waits for it; `false` if there will be none any more.
     async fn wait_for(&mut self, remedy: Remedy) -> bool {
         match remedy {
-            Remedy::Look => self.inventory.changed().await.is_ok(),
+            Remedy::Look => tokio::select! {
+                changed = self.views.current.changed() => changed.is_ok(),
+                // No help, but what is answered in the end is to say why.
+                changed = self.views.failure.changed() => changed.is_ok(),
+            },
             Remedy::Release => self.release().await,
             Remedy::Files => {
                 sleep(self.pause()).await;

@@ -36,27 +36,26 @@ const ID_BYTES: usize = 32;
 /// `DeviceMaxDomainLength`: bytes of the domain of such a name.
 const DOMAIN_BYTES: usize = 63;
 
-/// The counters and devices that can be published, in their order, and what was changed or left out for that.
+/// The counters and devices that can be published, in their order and groups, and what was changed or left out for that.
 pub(super) fn enforce(
     counters: Vec<CounterSet>,
-    devices: impl IntoIterator<Item = Device>,
-) -> (Vec<CounterSet>, Vec<Device>, Vec<LeftOut>) {
+    groups: impl IntoIterator<Item = Vec<Device>>,
+) -> (Vec<CounterSet>, Vec<Vec<Device>>, Vec<LeftOut>) {
     let mut left_out = Vec::new();
     let counters = extras::sets(counters, &mut left_out);
-    let mut accepted: Vec<Device> = Vec::new();
     let mut names = BTreeSet::new();
-    for mut device in devices {
+    let mut accept = |mut device: Device| {
         let fault = if names.insert(device.name.clone()) {
             extras::consumption_fault(&device, &counters).or_else(|| fit(&mut device, &mut left_out).err())
         } else {
             Some("another device has the same name".to_owned())
         };
-        match fault {
-            Some(why) => left_out.push(LeftOut { what: format!("the device {}", device.name), why }),
-            None => accepted.push(device),
-        }
-    }
-    (counters, accepted, left_out)
+        let Some(why) = fault else { return Some(device) };
+        left_out.push(LeftOut { what: format!("the device {}", device.name), why });
+        None
+    };
+    let groups = groups.into_iter().map(|devices| devices.into_iter().filter_map(&mut accept).collect()).collect();
+    (counters, groups, left_out)
 }
 
 /// Brings a device into shape. Fails, with the reason, if it would be worth nothing without what must go. Its name is a
@@ -170,8 +169,8 @@ mod tests {
     }
 
     fn enforce(devices: impl IntoIterator<Item = Device>) -> (Vec<Device>, Vec<LeftOut>) {
-        let (_, devices, left_out) = super::enforce(Vec::new(), devices);
-        (devices, left_out)
+        let (_, groups, left_out) = super::enforce(Vec::new(), [devices.into_iter().collect()]);
+        (groups.concat(), left_out)
     }
 
     fn whats(left_out: &[LeftOut]) -> Vec<&str> {

@@ -57,7 +57,7 @@ async fn a_damaged_record_is_told_by_an_event_a_metric_and_the_log_at_start_and_
     let mut plugin = machine.start_ready().await;
     let [event] = events(&machine, 1).await.try_into().unwrap();
     let message = event["message"].as_str().unwrap();
-    assert!(message.starts_with("2 claim records were damaged and are out of use; "), "{message}");
+    assert!(message.starts_with("2 claim records were damaged and are out of use. "), "{message}");
     assert!(message.contains("Check this node's disk"), "{message}");
     for claim in [&one, &two] {
         let place = format!("; {}: it is not a claim record: EOF while parsing", aside(&machine, claim));

@@ -1,8 +1,11 @@
 //! Claims that are late, or beside one that hangs.
 
+use std::time::Duration;
+
 use fake_node::api::{Kind, Matching, Verb};
 use fake_node::kubelet::Clock;
 use fake_node::manifest::ONE_GPU;
+use fake_node::node::DRIVER;
 
 use crate::node::{Machine, TestNode, eventually, terminate};
 
@@ -30,6 +33,28 @@ async fn a_prepare_that_the_kubelet_gave_up_on_goes_on_and_its_next_try_finds_th
     let specs = node.specs();
     assert_eq!(node.prepare(&claim).await.map(|ids| ids.len()), Ok(1));
     assert_eq!(node.specs(), specs);
+    terminate(plugin).await;
+}
+
+#[tokio::test]
+async fn a_call_reads_eight_of_its_claims_at_once() {
+    let node = TestNode::start("one-gpu").await;
+    let plugin = node.ready_plugin().await;
+    // Which is answered as soon as they are read.
+    let claims: Vec<_> = (0..12).map(|number| node.allocated_claim(&format!("{number}"), "gpu-9")).collect();
+    node.api.forget_requests();
+    let reads = Matching::any().verb(Verb::Get).kind(Kind::ResourceClaim);
+    let stall = node.api.stall(reads.clone());
+    let others = async {
+        eventually("claims are read", || (node.api.count(&reads) >= 8).then_some(())).await;
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        assert_eq!(node.api.count(&reads), 8);
+        drop(stall);
+    };
+    let (answer, ()) = tokio::join!(node.kubelet.prepare_once(DRIVER, &claims), others);
+    let answer = answer.unwrap();
+    assert!(answer.len() == 12 && answer.values().all(Result::is_err), "{answer:?}");
+    assert_eq!(node.api.count(&reads), 12);
     terminate(plugin).await;
 }
 

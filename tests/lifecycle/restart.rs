@@ -6,8 +6,9 @@ use fake_node::manifest::{ONE_GPU, TWO_GPUS_ONE_NVLINK_DOMAIN};
 use fake_node::node::Workload;
 use fake_node::plugin::Plugin;
 use serde_json::Value;
+use topology::Fault;
 
-use crate::node::{TestNode, claim_ref, terminate};
+use crate::node::{TestNode, claim_ref, eventually, terminate};
 
 /// What the plugin says when it has written the spec of a claim that was prepared before.
 const RESTORED: &str = "restored the CDI spec of a prepared claim";
@@ -64,7 +65,7 @@ async fn two_claims_survive_a_restart_by_sigkill_and_unprepare_to_nothing() {
 }
 
 #[tokio::test]
-async fn specs_are_put_right_at_start_without_the_kubelet_and_those_of_others_are_left_alone() {
+async fn specs_are_put_right_before_the_kubelet_can_find_the_plugin_and_those_of_others_are_left_alone() {
     let node = TestNode::start("dgx-h100").await;
     let plugin = node.ready_plugin().await;
     let [one, two] = two_pods(&node).await;
@@ -80,9 +81,13 @@ async fn specs_are_put_right_at_start_without_the_kubelet_and_those_of_others_ar
         fs::write(node.host.cdi_dir().join(name), "not even a spec").unwrap();
     }
 
+    // The kubelet would find the socket earlier than NVML answers.
+    fs::remove_file(node.registrar_socket()).unwrap();
+    node.set_nvml_faults(vec![Fault { call: "nvmlDeviceGetCount".to_owned(), delay_ms: 100, ..Fault::default() }]);
     let mut plugin = node.start_plugin().unwrap();
-    plugin.wait_for_log(RESTORED).await.unwrap();
+    eventually("the registrar listens", || node.registrar_socket().exists().then_some(())).await;
     let mut found = node.specs();
+    plugin.wait_for_log(RESTORED).await.unwrap();
     for name in strangers {
         assert_eq!(found.remove(name).as_deref(), Some("not even a spec"));
     }

@@ -8,8 +8,10 @@ use std::time::Duration;
 use fake_node::api::{Kind, Matching, Verb};
 use fake_node::kubelet::{ClaimRef, Kubelet};
 use fake_node::manifest::{ONE_GPU, TWO_GPUS_ONE_NVLINK_DOMAIN};
+use fake_node::node::DRIVER;
 use fake_node::plugin::Plugin;
 use futures::future::join_all;
+use tokio::time::sleep;
 
 use crate::node::{TestNode, eventually, terminate, within};
 
@@ -19,6 +21,9 @@ const GPUS: usize = 2;
 
 /// How long a refused claim waits. The kubelet waits a minute; the tighter, the more meet.
 const REFUSED: Duration = Duration::from_millis(10);
+
+/// Why a claim may be refused meanwhile: another worker has its GPU, or the plugin that was asked ends.
+const REFUSALS: [&str; 2] = ["is in use by claim", "the GPU plugin is stopping"];
 
 /// Which plugin ends in an update, and how.
 #[derive(Debug, Clone, Copy)]
@@ -180,7 +185,7 @@ async fn work(node: &TestNode, books: &Books, worker: usize) {
             // The pod is deleted while the kubelet waits for the plugin, which has begun.
             let abandon = async {
                 eventually("the claim is read", || (node.api.count(&reads(&name)) > 0).then_some(())).await;
-                tokio::time::sleep(Duration::from_millis(round as u64 % 8)).await;
+                sleep(Duration::from_millis(round as u64 % 8)).await;
             };
             tokio::select! {
                 _ = node.prepare(&claim) => {}
@@ -193,22 +198,32 @@ async fn work(node: &TestNode, books: &Books, worker: usize) {
             tokio::task::yield_now().await;
             books.holders.borrow_mut().remove(&gpu);
         }
-        // As the kubelet, which does not rest before a claim is unprepared.
-        while let Err(error) = node.unprepare(&claim).await {
-            assert!(!error.contains("record"), "{error}");
-            tokio::time::sleep(REFUSED).await;
-        }
+        until_unprepared(node, &claim).await;
         node.api.delete(Kind::ResourceClaim, "default", &name).unwrap();
+    }
+}
+
+/// Asks until the claim is unprepared, as the kubelet, which does not rest before. Calls may fail, with their plugin, but no
+/// claim may.
+async fn until_unprepared(node: &TestNode, claim: &ClaimRef) {
+    loop {
+        if let Ok(answer) = node.kubelet.unprepare_once(DRIVER, std::slice::from_ref(claim)).await {
+            return assert_eq!(answer[&claim.uid], Ok(()));
+        }
+        sleep(REFUSED).await;
     }
 }
 
 /// Asks until the claim is prepared; `false` once that is not wanted any more.
 async fn until_prepared(node: &TestNode, books: &Books, claim: &ClaimRef) -> bool {
     while !books.done.get() {
-        if node.prepare(claim).await.is_ok() {
-            return true;
+        if let Ok(answer) = node.kubelet.prepare_once(DRIVER, std::slice::from_ref(claim)).await {
+            match &answer[&claim.uid] {
+                Ok(_) => return true,
+                Err(error) => assert!(REFUSALS.iter().any(|reason| error.contains(reason)), "{error}"),
+            }
         }
-        tokio::time::sleep(REFUSED).await;
+        sleep(REFUSED).await;
     }
     false
 }

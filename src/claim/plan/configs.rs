@@ -3,35 +3,56 @@
 //! All configurations must be readable, those too that count for nothing: a mistake is a mistake. For each device the last
 //! one counts that names its request, or that names no request and is for its type. The claim's come after its class's.
 
-use super::PlanError;
-use crate::claim::config::Config;
+use super::{Plan, PlanError};
+use crate::claim::config::{Config, SharingStrategy};
 use crate::claim::{AllocationResult, Claim, OpaqueConfig};
 
+/// A configuration with its position among those addressed to this driver, from 1.
+pub(super) type Numbered<'a> = (usize, &'a OpaqueConfig, Config);
+
+/// Reads all configurations.
+pub(super) fn read(claim: &Claim) -> Result<Vec<Numbered<'_>>, PlanError> {
+    let numbered = (1..).zip(&claim.configs);
+    let read = numbered.map(|(number, opaque)| match Config::decode(&opaque.parameters) {
+        Ok(config) => Ok((number, opaque, config)),
+        Err(error) => Err(PlanError::Config { number, error }),
+    });
+    read.collect()
+}
+
 /// Refuses what this driver does not do.
-pub(super) fn check(claim: &Claim) -> Result<(), PlanError> {
-    let mut configs = Vec::new();
-    for (number, opaque) in (1..).zip(&claim.configs) {
-        let config = Config::decode(&opaque.parameters).map_err(|error| PlanError::Config { number, error })?;
-        configs.push((number, opaque, config));
-    }
+pub(super) fn check(configs: &[Numbered<'_>], claim: &Claim, plan: &Plan) -> Result<(), PlanError> {
     for result in &claim.results {
-        let counts = |(_, opaque, config): &&(usize, &OpaqueConfig, Config)| {
+        let is_part = plan.devices.iter().any(|device| device.wanted.device == result.device && device.part.is_some());
+        let is_for_type =
+            |config: &Config| if is_part { matches!(config, Config::Mig(_)) } else { matches!(config, Config::Gpu(_)) };
+        let counts = |(_, opaque, config): &&Numbered<'_>| {
             // Without a name it is for its type of device, wherever the claim has some.
-            if opaque.requests.is_empty() { matches!(config, Config::Gpu(_)) } else { opaque.names(result) }
+            if opaque.requests.is_empty() { is_for_type(config) } else { opaque.names(result) }
         };
-        let sharing = match configs.iter().rev().find(counts) {
-            Some((_, _, Config::Gpu(config))) => config.sharing.as_ref(),
-            Some((number, _, config @ (Config::Mig(_) | Config::Vfio(_)))) => {
-                let (request, device) = (result.request.clone(), result.device.clone());
-                return Err(PlanError::WrongKind { number: *number, kind: config.kind(), request, device });
-            }
-            None => None,
-        };
-        if let Some(sharing) = sharing {
-            return Err(PlanError::Sharing { device: result.device.clone(), strategy: sharing.strategy });
+        let Some((number, _, config)) = configs.iter().rev().find(counts) else { continue };
+        if !is_for_type(config) {
+            let (request, what) = (result.request.clone(), if is_part { "the MIG device" } else { "the whole GPU" });
+            let given = format!("{what} {}", result.device);
+            return Err(PlanError::WrongKind { number: *number, kind: config.kind(), request, given });
+        }
+        if let Some(strategy) = sharing(config) {
+            return Err(PlanError::Sharing { device: result.device.clone(), strategy });
         }
     }
     Ok(())
+}
+
+/// How containers are to share a device, as far as something must be done for it. The time slices of a MIG device are as
+/// they are: NVIDIA's driver accepts the word, and does nothing.
+fn sharing(config: &Config) -> Option<SharingStrategy> {
+    match config {
+        Config::Gpu(config) => config.sharing.as_ref().map(|sharing| sharing.strategy),
+        Config::Mig(config) => {
+            config.sharing.as_ref().map(|sharing| sharing.strategy).filter(|strategy| *strategy == SharingStrategy::Mps)
+        }
+        Config::Vfio(_) => None,
+    }
 }
 
 // === impl OpaqueConfig ===
@@ -50,6 +71,8 @@ mod tests {
     use super::*;
     use crate::claim::example::{POOL, mk_claim, mk_config, mk_node};
     use crate::claim::plan::plan;
+    use crate::device::Partitioning;
+    use crate::device::example::mk_mig;
 
     fn sharing() -> serde_json::Value {
         json!({"sharing": {"strategy": "TimeSlicing", "timeSlicingConfig": {}}})
@@ -119,6 +142,36 @@ mod tests {
         ];
         for (configs, expected) in cases {
             assert_eq!(refusal(&[("main", "gpu-0")], configs.clone()), expected, "{configs:?}");
+        }
+    }
+
+    #[test]
+    fn parts_of_gpus_take_the_configurations_of_parts() {
+        let mut node = mk_node(2);
+        (node.gpus[0].mig, node.gpus[0].partitioning) = (mk_mig(false), Partitioning::Dynamic { whole: true });
+        let refusal = |configs: Vec<OpaqueConfig>| {
+            let mut claim = mk_claim("a", &[("main", "gpu-0-mig-1g5gb-19-0"), ("whole", "gpu-1")]);
+            claim.configs = configs;
+            plan(&claim, POOL, &node).err().map(|error| error.to_string())
+        };
+        let mig = |requests: &[&str], strategy: &str| {
+            mk_config(requests, "MigDeviceConfig", json!({"sharing": {"strategy": strategy}}))
+        };
+        let mps = "gpu-0-mig-1g5gb-19-0: sharing with the strategy MPS is not supported by this version of the driver";
+        let given = "GpuConfig names the request main, which was given the MIG device gpu-0-mig-1g5gb-19-0";
+        let whole = "MigDeviceConfig names the request whole, which was given the whole GPU gpu-1";
+        for (configs, expected) in [
+            (vec![mig(&[], "MPS")], Some(mps.to_owned())),
+            (vec![mig(&["main"], "MPS")], Some(mps.to_owned())),
+            (vec![mig(&[], "MPS"), mig(&["main"], "TimeSlicing")], None),
+            (vec![mig(&["main"], "TimeSlicing"), mk_config(&[], "GpuConfig", json!({}))], None),
+            (
+                vec![mk_config(&["main"], "GpuConfig", json!({}))],
+                Some(format!("configuration 1 of the claim: {given}")),
+            ),
+            (vec![mig(&["whole"], "TimeSlicing")], Some(format!("configuration 1 of the claim: {whole}"))),
+        ] {
+            assert_eq!(refusal(configs.clone()), expected, "{configs:?}");
         }
     }
 

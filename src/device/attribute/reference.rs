@@ -28,7 +28,7 @@ pub enum Origin {
     Ours,
 }
 
-/// Every attribute of a GPU.
+/// Every attribute of a GPU, and of a part of one.
 pub const ALL: [Attribute; 23] = {
     use Kind::{Bool, Int, String, Version};
     [
@@ -41,7 +41,7 @@ pub const ALL: [Attribute; 23] = {
         nvidia(
             "uuid",
             String,
-            "The UUID that NVML and nvidia-smi print.",
+            "The UUID that NVML and nvidia-smi print. Empty on a MIG device that is made when a claim asks for it.",
             r#"device.attributes["gpu.nvidia.com"].uuid == "GPU-50679f0e-63af-04db-1989-74b23d854dbf""#,
         ),
         nvidia(
@@ -134,19 +134,21 @@ pub const ALL: [Attribute; 23] = {
         ours(
             "migEnabled",
             Bool,
-            "MIG mode is on: the GPU cannot be used as a whole.",
+            "True on parts of GPUs, false on whole ones. A GPU that is offered both ways is not written anew when MIG mode is \
+             switched for a claim.",
             r#"!device.attributes["gpu.nvidia.com"].migEnabled"#,
         ),
         ours(
             "nvlinkVersion",
             Int,
-            "The generation of the NVLinks that are up: 3 on A100, 4 on H100, 5 on B200. 0 if none is.",
+            "The generation of the NVLinks that are up: 3 on A100, 4 on H100, 5 on B200. 0 if none is, and on MIG devices, \
+             which have none.",
             r#"device.attributes["gpu.nvidia.com"].nvlinkVersion >= 4"#,
         ),
         ours(
             "nvlinkLinks",
             Int,
-            "How many NVLinks are up: 12 on a sound A100, 18 on H100 and B200.",
+            "How many NVLinks are up: 12 on a sound A100, 18 on H100 and B200. 0 on MIG devices.",
             r#"device.attributes["gpu.nvidia.com"].nvlinkLinks >= 12"#,
         ),
         ours(

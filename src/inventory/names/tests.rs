@@ -155,13 +155,17 @@ async fn what_two_processes_store_is_kept_and_the_first_name_lasts() {
     let [mut old, mut new] = [(); 2].map(|()| NameMap::load(directory.path()).unwrap());
     new.assign(&gpus(&[('a', 0), ('b', 1)]));
     new.save().await.unwrap();
-    // It saw another machine, and cannot take back what it said.
-    let said = old.assign(&gpus(&[('b', 0), ('c', 2)]));
+    // It saw another machine, and was too late.
+    old.assign(&gpus(&[('b', 0), ('c', 1), ('d', 3)]));
     old.save().await.unwrap();
-    assert_eq!(old.assign(&gpus(&[('b', 0), ('c', 2)])), said);
-    let stored = NameMap::load(directory.path()).unwrap().names;
     let name = DeviceName::gpu;
-    assert_eq!(stored, BTreeMap::from([(name(0), uuid('a')), (name(1), uuid('b')), (name(2), uuid('c'))]));
+    let stored = BTreeMap::from([(name(0), uuid('a')), (name(1), uuid('b')), (name(3), uuid('d'))]);
+    assert_eq!(old.names, stored, "both know the same");
+    old.assign(&gpus(&[('b', 0), ('c', 1), ('d', 3)]));
+    old.save().await.unwrap();
+    let stored = NameMap::load(directory.path()).unwrap().names;
+    assert_eq!(stored.get(&name(2)), Some(&uuid('c')), "{stored:?}");
+    assert_eq!(stored, old.names);
 }
 
 #[tokio::test]

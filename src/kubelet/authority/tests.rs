@@ -2,7 +2,7 @@
 
 use futures::stream;
 use proptest::prelude::*;
-use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::watch;
 use tonic::service::Routes;
 use tonic::transport::Server;
@@ -14,7 +14,7 @@ use crate::kubelet::proto::registration::registration_server::RegistrationServer
 use crate::kubelet::registration::{Registration, RegistrationService};
 use crate::kubelet::tests::{GET_INFO, NOTIFY};
 
-const CLIENT_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+pub(in crate::kubelet) const CLIENT_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const ENCODED: &[u8] = b"%2Fvar%2Flib%2Fkubelet%2Fplugins_registry%2Fgpu.nvidia.com-reg.sock";
 const BARE: &[u8] = b"/var/lib/kubelet/plugins_registry/gpu.nvidia.com-reg.sock";
 
@@ -26,20 +26,20 @@ const ENCODED_HUFFMAN: [u8; 49] = [
 ];
 
 const DATA: u8 = 0x00;
-const RST_STREAM: u8 = 0x03;
-const SETTINGS: u8 = 0x04;
+pub(in crate::kubelet) const RST_STREAM: u8 = 0x03;
+pub(in crate::kubelet) const SETTINGS: u8 = 0x04;
 const GOAWAY: u8 = 0x07;
 const CONTINUATION: u8 = 0x09;
 const END_STREAM: u8 = 0x01;
 const END_HEADERS: u8 = 0x04;
 
-fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+pub(in crate::kubelet) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
     [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
 }
 
 /// A string literal that is not in Huffman code.
-fn plain(text: &[u8]) -> Vec<u8> {
+pub(in crate::kubelet) fn plain(text: &[u8]) -> Vec<u8> {
     if text.len() < 127 {
         return [&[u8::try_from(text.len()).unwrap()], text].concat();
     }
@@ -261,14 +261,14 @@ where
 }
 
 /// A call with one message.
-fn request(stream: u32, block: &[u8], message: &[u8]) -> Vec<u8> {
+pub(in crate::kubelet) fn request(stream: u32, block: &[u8], message: &[u8]) -> Vec<u8> {
     let length = u32::try_from(message.len()).unwrap().to_be_bytes();
     let data = [&[0], &length[..], message].concat();
     [frame(HEADERS, END_HEADERS, stream, block), frame(DATA, END_STREAM, stream, &data)].concat()
 }
 
 /// Reads what the server says until the stream ends: the messages of the stream, or the kind of frame that broke it.
-async fn response(client: &mut DuplexStream, stream: u32) -> Result<Vec<u8>, u8> {
+pub(in crate::kubelet) async fn response(client: &mut (impl AsyncRead + Unpin), stream: u32) -> Result<Vec<u8>, u8> {
     let mut data = Vec::new();
     loop {
         let mut header = [0; FRAME_HEADER];

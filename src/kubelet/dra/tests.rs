@@ -1,3 +1,5 @@
+mod given_up;
+
 use std::io;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -258,7 +260,7 @@ async fn every_line_of_a_call_names_its_claim_and_its_request() {
     let prepare = |_, _, _| {
         async {
             info!("a line of somebody below");
-            tokio::task::yield_now().await;
+            yield_now().await;
             Err(failure("no such device"))
         }
         .boxed()

@@ -7,10 +7,10 @@ use tokio::time::sleep;
 use super::*;
 use crate::cdi::{self, example::Machine as Host};
 use crate::claim::Claim;
-use crate::claim::example::{POOL, mk_claim, mk_node, mk_uid};
+use crate::claim::example::{POOL, mk_claim, mk_node, mk_uid, mk_uuid};
 use crate::cluster::fake::{Fake, Fault};
 use crate::device::Node;
-use crate::prepare;
+use crate::inventory::Views;
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -79,7 +79,8 @@ struct Rig {
     _inventory: watch::Sender<Option<Arc<Node>>>,
     preparer: Preparer,
     released: Counter,
-    _task: tokio::task::JoinHandle<()>,
+    tasks: TaskTracker,
+    task: tokio::task::JoinHandle<()>,
 }
 
 // === impl Rig ===
@@ -97,10 +98,17 @@ impl Rig {
             pool: POOL.to_owned(),
             boot_id: "boot".to_owned(),
         };
-        let preparer = Preparer::open(settings, inventory.subscribe(), prepare::Metrics::default()).await.unwrap();
-        let collector = Collector::new(fake.cluster(), preparer.clone(), &mut Registry::default());
+        let views = Views {
+            current: inventory.subscribe(),
+            looked: watch::Sender::new(None).subscribe(),
+            failure: watch::Sender::new(None).subscribe(),
+        };
+        let preparer = Preparer::open(settings, views, prepare::Metrics::default()).await.unwrap();
+        let tasks = TaskTracker::new();
+        let collector = Collector::new(fake.cluster(), preparer.clone(), tasks.clone(), &mut Registry::default());
         let released = collector.released.clone();
-        Self { fake, host, _inventory: inventory, preparer, released, _task: tokio::spawn(collector.run()) }
+        let task = tokio::spawn(collector.run());
+        Self { fake, host, _inventory: inventory, preparer, released, tasks, task }
     }
 
     /// Prepares a claim for a GPU; it exists.
@@ -157,7 +165,7 @@ async fn a_claim_that_is_gone_and_in_the_way_is_released_after_three_minutes_and
     rig.fake.until(|state| !state.events.is_empty()).await;
     let event = rig.fake.look(|state| state.events[0].clone());
     assert_eq!((event["reason"].as_str(), event["action"].as_str()), (Some("GoneClaimReleased"), Some("Release")));
-    let note = "released claim team/a (a): it is gone, and the kubelet has not unprepared it";
+    let note = "released a claim that is gone and that the kubelet has not unprepared; team/a (a)";
     assert_eq!(event["note"], note);
     // The kubelet finds nothing to do, should it ask after all.
     rig.preparer.unprepare(&mk_uid("a")).await.unwrap();
@@ -173,6 +181,42 @@ async fn whoever_waits_when_a_claim_is_released_gets_its_gpu() {
     let start = Instant::now();
     rig.preparer.prepare(wants_gpu_0("b")).await.unwrap();
     assert!(start.elapsed() <= Duration::from_secs(15), "{:?}", start.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_that_is_at_work_goes_on_when_the_collector_ends() {
+    let rig = Rig::start().await;
+    rig.prepare("a", "gpu-0").await;
+    rig.set("a", None);
+    let at_work = rig.preparer.hold(&[mk_uuid(0)].into()).await;
+    let start = Instant::now();
+    while rig.tasks.is_empty() {
+        assert!(start.elapsed() < 2 * EVERY, "it is released");
+        sleep(MINUTE / 60).await;
+    }
+    rig.task.abort();
+    assert!(rig.is_held("a"));
+    drop(at_work);
+    rig.tasks.close();
+    rig.tasks.wait().await;
+    assert!(!rig.is_held("a"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_release_is_told_of_though_several_come_within_a_minute() {
+    let rig = Rig::start().await;
+    for (claim, gpu) in [("a", "gpu-0"), ("b", "gpu-1")] {
+        rig.prepare(claim, gpu).await;
+        rig.set(claim, None);
+        rig.preparer.prepare(mk_claim("c", &[("main", gpu)])).await.unwrap_err();
+    }
+    while rig.is_held("a") || rig.is_held("b") {
+        sleep(MINUTE / 6).await;
+    }
+    sleep(5 * MINUTE).await;
+    let events = rig.fake.look(|state| state.events.clone());
+    let notes: String = events.iter().map(|event| event["note"].to_string()).collect();
+    assert!(notes.contains("team/a (a)") && notes.contains("team/b (b)"), "{notes}");
 }
 
 #[tokio::test(start_paused = true)]

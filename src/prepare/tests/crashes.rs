@@ -3,6 +3,7 @@
 //! ```text
 //!  call ── step n: the fault ──▶ start, a look at the GPUs
 //!                                  no spec without a record, none half done, no GPU twice, other claims as they were
+//!          ──▶ the call again, to another process, if one was there all the time
 //!          ──▶ the call again ──▶ what it answers when nothing goes wrong
 //!          ──▶ and again ───────▶ the same, and nothing changes
 //!          ──▶ a power cut ─────▶ what was answered lasts
@@ -41,6 +42,8 @@ struct Run<'a> {
     disk: Disk,
     faulty: FaultyDisk,
     act: &'a Act,
+    /// Another process is there all the time.
+    beside_another: bool,
     /// What the call answers when nothing goes wrong.
     wanted: &'a Answer,
 }
@@ -67,6 +70,7 @@ impl Run<'_> {
         let neighbour = fs::read(self.disk.record_path(NEIGHBOUR)).ok();
         let litter = self.disk.temporaries().len();
 
+        let other = if self.beside_another { Some(self.disk.start().await) } else { None };
         let process = self.fail(step, fault).await;
         let is_past = !self.faulty.has_failed();
         self.faulty.revive();
@@ -75,9 +79,10 @@ impl Run<'_> {
         if !matches!(self.act, Act::Start) {
             self.disk.assert_no_spec_without_a_record();
         }
-        if let Some(process) = &process {
+        for process in process.iter().chain(&other) {
             self.call_again(process).await;
         }
+        drop(other);
         if let Some(unsynced) = power {
             self.reboot(unsynced);
             if process.is_some() && !matches!(self.act, Act::Start) {
@@ -114,8 +119,8 @@ impl Run<'_> {
     async fn fail(&self, step: usize, fault: Fault) -> Option<Preparer> {
         let (preparer, answer) = if matches!(self.act, Act::Start) {
             self.faulty.arm(step, fault);
-            let (settings, inventory) = (self.disk.settings(), self.disk.inventory.subscribe());
-            match Preparer::open(settings, inventory, Metrics::default()).await {
+            let (settings, views) = (self.disk.settings(), self.disk.views());
+            match Preparer::open(settings, views, Metrics::default()).await {
                 Ok(preparer) => {
                     Keeper::new(Arc::clone(&preparer.shared)).keep().await;
                     (Some(preparer), self.wanted.clone())
@@ -196,6 +201,10 @@ impl Disk {
 
 /// Has everything go wrong at every step of an act.
 async fn interrupt_everywhere(before: impl AsyncFn(&mut Disk), act: Act) {
+    interrupt(before, act, false).await;
+}
+
+async fn interrupt(before: impl AsyncFn(&mut Disk), act: Act, beside_another: bool) {
     let ready = async || {
         let mut disk = Disk::new();
         fs::write(disk.host.dev().join("nvidia2"), "").unwrap();
@@ -213,7 +222,7 @@ async fn interrupt_everywhere(before: impl AsyncFn(&mut Disk), act: Act) {
             println!("step {step}: {fault:?}, then {power:?}");
             let disk = ready().await;
             let faulty = FaultyDisk::new(disk.host.state(""));
-            if (Run { disk, faulty, act: &act, wanted: &wanted }).go(step, fault, power).await {
+            if (Run { disk, faulty, act: &act, beside_another, wanted: &wanted }).go(step, fault, power).await {
                 break;
             }
         }
@@ -255,6 +264,14 @@ async fn prepared_before_a_reboot(disk: &mut Disk) {
 async fn a_prepare_can_end_anywhere() {
     let two_gpus = [("one", "gpu-0"), ("two", "gpu-1")];
     interrupt_everywhere(async |_| {}, Act::Prepare(mk_claim("a", &two_gpus))).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_beside_another_process_can_end_anywhere() {
+    interrupt(async |_| {}, Act::Prepare(mk_claim_a()), true).await;
+    interrupt(half_prepared, Act::Prepare(mk_claim_a()), true).await;
+    interrupt(prepared, Act::Unprepare("a"), true).await;
+    interrupt(prepared_with_a_damaged_record, Act::Unprepare("a"), true).await;
 }
 
 #[tokio::test(start_paused = true)]

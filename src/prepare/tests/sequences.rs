@@ -103,8 +103,8 @@ impl World {
             Event::Restart => self.start().await,
             Event::CrashedStart(step) => {
                 self.faulty.arm(step, Fault::Death);
-                let (settings, inventory) = (self.disk.settings(), self.disk.inventory.subscribe());
-                drop(Preparer::open(settings, inventory, Metrics::default()).await);
+                let (settings, views) = (self.disk.settings(), self.disk.views());
+                drop(Preparer::open(settings, views, Metrics::default()).await);
                 self.faulty.revive();
                 self.start().await;
             }

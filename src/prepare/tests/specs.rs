@@ -36,15 +36,16 @@ async fn every_look_at_the_gpus_is_an_occasion_to_make_specs_right() {
     let disk = Disk::new();
     let preparer = disk.start().await;
     preparer.prepare(mk_claim_a()).await.unwrap();
-    let (looks, looked) = watch::channel(None);
     disk.inventory.send_replace(None);
-    let mut keeping = Box::pin(preparer.keep_specs(looked));
+    let mut keeping = Box::pin(preparer.clone().keep_specs());
     assert!((&mut keeping).now_or_never().is_none(), "it waits for a look");
     disk.see(mk_node(2));
     disk.host.load_uvm_as(511);
-    looks.send_replace(Some(SystemTime::now()));
-    drop(looks);
-    keeping.await;
+    disk.looked.send_replace(Some(SystemTime::now()));
+    tokio::select! {
+        () = keeping => unreachable!("there may be more looks"),
+        () = preparer.specs_kept() => {}
+    }
     assert_eq!(disk.majors_of_uvm("a"), [511, 511]);
 }
 

@@ -96,6 +96,49 @@ async fn what_does_not_pass_is_the_answer_when_the_budget_ends() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn while_nvml_is_silent_the_answer_says_why_as_it_is_known_in_the_end() {
+    let disk = Disk::new();
+    disk.inventory.send_replace(None);
+    let preparer = disk.start().await;
+    let waiting = begin(&preparer, mk_claim_a());
+    settle().await;
+    for reason in ["the driver is not loaded", "nvmlInit did not return"] {
+        disk.failure.send_replace(Some(reason.to_owned()));
+        settle().await;
+    }
+    let message = waiting.await.unwrap().unwrap_err().to_string();
+    let expected = "the node's GPUs are not known yet: nvmlInit did not return; see the log of the driver on this node";
+    assert_eq!(message, expected);
+}
+
+#[test]
+fn claims_on_a_disk_that_hangs_leave_threads_to_others() {
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = runtime.max_blocking_threads(STEPS_AT_ONCE + 1).enable_time().build().unwrap();
+    runtime.block_on(async {
+        let disk = Disk::new();
+        let preparer = disk.start().await;
+        let uids: Vec<_> = (0..20).map(|number| format!("claim-{number}")).collect();
+        // Whoever opens it to read waits for somebody who writes.
+        for uid in &uids {
+            assert!(std::process::Command::new("mkfifo").arg(disk.record_path(uid)).status().unwrap().success());
+        }
+        let hung: Vec<_> = uids.iter().map(|uid| tokio::spawn(preparer.unprepare(&mk_uid(uid)))).collect();
+        sleep(Duration::from_millis(50)).await;
+        let other = tokio::time::timeout(Duration::from_secs(30), tokio::task::spawn_blocking(|| ()));
+        let is_free = other.await.is_ok();
+
+        for path in uids.iter().map(|uid| disk.record_path(uid)) {
+            std::thread::spawn(move || fs::File::options().write(true).open(path).unwrap());
+        }
+        for unprepare in hung {
+            unprepare.await.unwrap().unwrap();
+        }
+        assert!(is_free);
+    });
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_takes_somebody_to_act_is_answered_at_once() {
     let disk = Disk::new();
     let preparer = disk.start().await;
@@ -247,7 +290,7 @@ async fn when_there_will_be_no_more_looks_nobody_waits_for_one() {
     settle().await;
     let start = Instant::now();
     drop(disk.inventory);
-    assert!(matches!(waiting.await.unwrap(), Err(Error::NotReady)));
+    assert!(matches!(waiting.await.unwrap(), Err(Error::NotReady { .. })));
     assert_eq!(start.elapsed(), Duration::ZERO);
 }
 

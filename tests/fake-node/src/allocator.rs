@@ -10,10 +10,11 @@
 //! those of the request, an expression that fails aborts, configuration of the class before that of the claim, a claim
 //! for all devices fails while a pool is being updated. All objects are JSON, shaped as `resource.k8s.io/v1`.
 //!
-//! Left out, with an error that says so: devices that consume counters, devices that can be allocated several times, and
-//! slices whose nodes are given by selectors.
+//! Left out, with an error that says so: devices that can be allocated several times, and slices whose nodes are given by
+//! selectors.
 
 mod constraint;
+mod counters;
 mod model;
 mod pools;
 mod request;
@@ -113,13 +114,13 @@ pub enum AllocateError {
         /// `driver/pool`.
         pool: String,
     },
-    /// A pool has two devices of one name.
-    #[error("pool {pool} is invalid: duplicate device name {device}")]
+    /// A pool contradicts itself.
+    #[error("pool {pool} is invalid: {reason}")]
     PoolInvalid {
         /// `driver/pool`.
         pool: String,
-        /// The name.
-        device: String,
+        /// How.
+        reason: String,
     },
     /// More devices than a claim can hold.
     #[error("number of requested devices {0} exceeds the claim limit of {MAX_RESULTS}")]

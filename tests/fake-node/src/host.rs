@@ -28,7 +28,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use topology::{Gpu, NodeDir, Topology};
+use topology::{CapabilityNodes, Gpu, HostFiles, NodeDir, Topology};
 
 pub use self::devfs::{CAPS_MAJOR, DRIVER_MAJOR, DeviceNodes, UVM_MAJOR};
 pub use self::guard::{RealDriver, refuse_real_driver};
@@ -149,6 +149,7 @@ impl HostBuilder {
         procfs::build(&proc, &topology)?;
         let driver_dev = Tree::new(dir.join(layout.dev()));
         let device_nodes = devfs::build(&dev, &driver_dev, &topology, drm)?;
+        follow_instances(&dir, &node, layout, &driver.smi(), device_nodes.of_capabilities())?;
         // Where people look for it, whatever the layout.
         tree.link("nvml", Path::new(layout.root()).join(layout.libraries()).join(driver_root::STATE))?;
         for name in ["var/run", "kubelet/plugins", "kubelet/plugins_registry"] {
@@ -264,6 +265,14 @@ impl Host {
         self.driver_dev.remove(name)
     }
 
+    /// Whether the nodes of MIG instances that are created from now on are made in `/dev/nvidia-caps`. They are, unless this
+    /// says otherwise; on some real machines no tool does it, and there are only the files in `/proc`.
+    pub fn make_capability_nodes(&self, make: bool) -> Result<(), Error> {
+        let Some(files) = self.node.host_files().map_err(Error::Node)? else { return Ok(()) };
+        let nodes = if make { self.device_nodes.of_capabilities() } else { CapabilityNodes::None };
+        self.node.set_host_files(&HostFiles { nodes, ..files }).map_err(Error::Node)
+    }
+
     /// Moves a GPU, by index, to another NUMA node in `/sys`; -1 makes its node unknown.
     pub fn set_numa_node(&self, index: usize, numa_node: i32) -> Result<(), Error> {
         let gpu = self.topology.gpus.get(index).ok_or_else(|| Error::NoGpu(format!("with index {index}")))?;
@@ -285,8 +294,9 @@ impl Host {
         Ok(())
     }
 
-    /// A new boot id, and nothing left below `/var/run`. Processes are the caller's to stop and start.
+    /// A new boot id, no MIG instances, and nothing left below `/var/run`. Processes are the caller's to stop and start.
     pub fn reboot(&self) -> Result<(), Error> {
+        self.node.forget_instances().map_err(Error::Node)?;
         let tree = Tree::new(&self.dir);
         tree.remove_dir("var/run")?;
         tree.dir("var/run")?;
@@ -301,6 +311,8 @@ impl Host {
         if let Some(index) = [a, b].into_iter().find(|&index| index >= gpus.len()) {
             return Err(Error::NoGpu(format!("with index {index}")));
         }
+        // Their files have the old numbers.
+        self.node.forget_instances().map_err(Error::Node)?;
         (gpus[a].minor, gpus[b].minor) = (gpus[b].minor, gpus[a].minor);
         procfs::gpus(&self.proc, &self.topology)?;
         self.node.set_topology(&self.topology).map_err(Error::Node)
@@ -310,6 +322,21 @@ impl Host {
         let gpu = self.topology.gpus.iter().find(|gpu| gpu.minor == minor);
         gpu.ok_or_else(|| Error::NoGpu(format!("with minor {minor}")))
     }
+}
+
+/// Tells the mock where the files of MIG instances are: from its own directory, so that a copy of the tree has its own.
+fn follow_instances(
+    dir: &Path,
+    node: &NodeDir,
+    layout: Layout,
+    smi: &Path,
+    nodes: CapabilityNodes,
+) -> Result<(), Error> {
+    let place = node.path().canonicalize().map_err(file("resolve", node.path()))?;
+    let up: PathBuf = place.strip_prefix(dir).unwrap_or(&place).components().map(|_| "..").collect();
+    let smi = up.join(smi.strip_prefix(dir).unwrap_or(smi));
+    let files = HostFiles { proc: up.join("proc"), dev: up.join(layout.dev()), smi, major: CAPS_MAJOR, nodes };
+    node.set_host_files(&files).map_err(Error::Node)
 }
 
 /// Makes the directory and gives its absolute path, without links in it.

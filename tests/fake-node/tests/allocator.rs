@@ -318,13 +318,58 @@ fn bad_claims_are_refused_with_the_reason() {
     assert_eq!(error(unqualified), "constraint #0: the attribute must include a domain");
 }
 
+/// A whole GPU, its halves and the second quarter, and what of them is free.
+fn one_gpu_in_parts() -> World {
+    let counters = |from: usize, to: usize| -> Value {
+        (from..to).map(|at| (format!("slice-{at}"), json!({"value": "1"}))).collect::<serde_json::Map<_, _>>().into()
+    };
+    let part = |name: &str, from, to| {
+        let mut device = gpu(0, 0);
+        device["name"] = name.into();
+        device["consumesCounters"] = json!([{"counterSet": "gpu-0", "counters": counters(from, to)}]);
+        device
+    };
+    let devices = vec![part("whole", 0, 4), part("quarter", 1, 2), part("low", 0, 2), part("high", 2, 4)];
+    let mut world = World::with(devices);
+    let mut counting = slice("counters", 2, Vec::new());
+    counting["spec"]["sharedCounters"] = json!([{"name": "gpu-0", "counters": counters(0, 4)}]);
+    world.slices[0]["spec"]["pool"]["resourceSliceCount"] = 2.into();
+    world.slices.push(counting);
+    world
+}
+
+#[test]
+fn devices_that_share_counters_are_free_as_long_as_enough_is_left() {
+    let mut world = one_gpu_in_parts();
+    assert_eq!(world.devices(one(json!({}))).unwrap(), ["r=whole"]);
+    assert_eq!(world.devices(one(json!({"count": 2}))).unwrap(), ["r=quarter", "r=high"], "not beside the whole");
+    assert!(world.devices(one(json!({"count": 3}))).is_err());
+    world.in_use("high");
+    assert_eq!(world.devices(one(json!({}))).unwrap(), ["r=quarter"]);
+    world.in_use("low");
+    assert!(world.devices(one(json!({}))).is_err(), "nothing is left");
+    assert!(world.devices(one(json!({"adminAccess": true}))).is_err(), "admin access takes counters too");
+}
+
+#[test]
+fn a_pool_with_a_device_that_takes_from_an_unknown_counter_cannot_be_used() {
+    let mut world = one_gpu_in_parts();
+    world.slices[0]["spec"]["devices"][3]["consumesCounters"][0]["counterSet"] = "gpu-9".into();
+    let error = world.devices(one(json!({}))).unwrap_err().to_string();
+    let expected = "device high consumes slice-2 of gpu-9, which the pool does not have";
+    assert_eq!(error, format!("pool gpu.example.com/node is invalid: {expected}"));
+}
+
 #[test]
 fn what_is_left_out_is_an_error_when_it_is_wanted() {
     let mut world = four_gpus();
-    world.slices[0]["spec"]["devices"][1]["consumesCounters"] = json!([{"counterSet": "gpu-1", "counters": {}}]);
+    world.slices[0]["spec"]["devices"][1]["allowMultipleAllocations"] = true.into();
     assert_eq!(world.devices(one(json!({}))).unwrap(), ["r=gpu-0"]);
     let error = world.devices(one(json!({"count": 2}))).unwrap_err().to_string();
-    assert_eq!(error, "device gpu.example.com/node/gpu-1 consumes counters: the scenario allocator cannot do that");
+    assert_eq!(
+        error,
+        "device gpu.example.com/node/gpu-1 can be allocated several times: the scenario allocator cannot do that"
+    );
 }
 
 #[test]

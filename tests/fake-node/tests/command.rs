@@ -124,3 +124,29 @@ fn an_unknown_machine_is_a_mistake_on_the_command_line() {
     assert_eq!(output.status.code(), Some(64));
     assert!(String::from_utf8_lossy(&output.stderr).contains("the built-in ones are one-gpu, "));
 }
+
+#[test]
+fn an_administrator_partitions_a_node_that_is_up() {
+    let temp = short_tempdir();
+    let dir = temp.path().join("n");
+    let dir = dir.to_str().unwrap();
+    let built = fake_node(&temp, &["host", "--topology", "dgx-a100-40gb", dir]).output().unwrap();
+    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+    let mig = |args: &[&str]| {
+        let output = fake_node(&temp, &["mig"]).args(args).env("FAKE_NODE_DIR", dir).output().unwrap();
+        let (told, complaint) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
+        if output.status.success() { Ok(told) } else { Err(complaint) }
+    };
+    assert!(mig(&["create", "1", "3g.20gb"]).unwrap_err().contains("MIG mode is off"));
+    assert!(mig(&["on", "1"]).unwrap().contains("after a reset"));
+    mig(&["reset", "1"]).unwrap();
+    let created = mig(&["create", "1", "3g.20gb", "4"]).unwrap();
+    assert!(created.contains("GPU instance 1 with compute instance 0, MIG-"), "{created}");
+    assert!(mig(&["create", "1", "9"]).is_ok());
+    assert!(mig(&["create", "1", "19"]).unwrap_err().contains("no room"));
+    assert!(mig(&["create", "1", "1g.6gb"]).unwrap_err().contains("it has 1g.5gb, "));
+    mig(&["destroy", "1", "2"]).unwrap();
+    let listed = mig(&["list"]).unwrap();
+    assert!(listed.contains("GPU 0: NVIDIA A100-SXM4-40GB, MIG mode off\nGPU 1: NVIDIA A100-SXM4-40GB, MIG mode on\n"));
+    assert!(listed.contains("GPU instance 1  3g.20gb") && listed.contains("room for 4 1g.5gb (id 19)"), "{listed}");
+}

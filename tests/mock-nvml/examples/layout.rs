@@ -23,9 +23,27 @@ fn main() {
     layout! {
         nvmlBAR1Memory_t { bar1Total, bar1Free, bar1Used }
         nvmlC2cModeInfo_v1_t { isC2cEnabled }
+        nvmlComputeInstanceInfo_t { device, gpuInstance, id, profileId, placement }
+        nvmlComputeInstancePlacement_t { start, size }
+        nvmlComputeInstanceProfileInfo_t {
+            id, sliceCount, instanceCount, multiprocessorCount, sharedCopyEngineCount, sharedDecoderCount,
+            sharedEncoderCount, sharedJpegCount, sharedOfaCount
+        }
+        nvmlComputeInstanceProfileInfo_v2_t {
+            version, id, sliceCount, instanceCount, multiprocessorCount, sharedCopyEngineCount, sharedDecoderCount,
+            sharedEncoderCount, sharedJpegCount, sharedOfaCount, name
+        }
+        nvmlComputeInstanceProfileInfo_v3_t {
+            version, id, sliceCount, instanceCount, multiprocessorCount, sharedCopyEngineCount, sharedDecoderCount,
+            sharedEncoderCount, sharedJpegCount, sharedOfaCount, name, capabilities
+        }
         nvmlConfComputeSystemCaps_t { cpuCaps, gpusCaps }
         nvmlConfComputeSystemState_t { environment, ccFeature, devToolsMode }
         nvmlDeviceAddressingMode_v1_t { version, value }
+        nvmlDeviceAttributes_t {
+            multiprocessorCount, sharedCopyEngineCount, sharedDecoderCount, sharedEncoderCount, sharedJpegCount,
+            sharedOfaCount, gpuInstanceSliceCount, computeInstanceSliceCount, memorySizeMB
+        }
         nvmlEccErrorCounts_t { l1Cache, l2Cache, deviceMemory, registerFile }
         nvmlEccSramErrorStatus_v1_t {
             version, aggregateUncParity, aggregateUncSecDed, aggregateCor, volatileUncParity, volatileUncSecDed,
@@ -37,6 +55,20 @@ fn main() {
         nvmlGpuFabricInfo_t { clusterUuid, status, cliqueId, state }
         nvmlGpuFabricInfo_v2_t { version, clusterUuid, status, cliqueId, state, healthMask }
         nvmlGpuFabricInfo_v3_t { version, clusterUuid, status, cliqueId, state, healthMask, healthSummary }
+        nvmlGpuInstanceInfo_t { device, id, profileId, placement }
+        nvmlGpuInstancePlacement_t { start, size }
+        nvmlGpuInstanceProfileInfo_t {
+            id, isP2pSupported, sliceCount, instanceCount, multiprocessorCount, copyEngineCount, decoderCount,
+            encoderCount, jpegCount, ofaCount, memorySizeMB
+        }
+        nvmlGpuInstanceProfileInfo_v2_t {
+            version, id, isP2pSupported, sliceCount, instanceCount, multiprocessorCount, copyEngineCount, decoderCount,
+            encoderCount, jpegCount, ofaCount, memorySizeMB, name
+        }
+        nvmlGpuInstanceProfileInfo_v3_t {
+            version, id, sliceCount, instanceCount, multiprocessorCount, copyEngineCount, decoderCount, encoderCount,
+            jpegCount, ofaCount, memorySizeMB, name, capabilities
+        }
         nvmlMemory_t { total, free, used }
         nvmlMemory_v2_t { version, total, reserved, free, used }
         nvmlNvLinkInfo_v1_t { version, isNvleEnabled }

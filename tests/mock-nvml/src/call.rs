@@ -1,20 +1,22 @@
 //! The way into every function: one macro declares the C symbol, one function runs the checks that all calls share.
 //!
 //! ```text
-//!  C caller ─▶ catch_unwind ─▶ initialised? ─▶ calls.log ─▶ faults ─▶ driver version ─▶ handle ─▶ lost, unsupported ─▶ body
-//!                   └ 999           1                      any code        18              2          15, 3
+//!  C caller ─▶ catch_unwind ─▶ initialised? ─▶ calls.log ─▶ faults ─▶ driver version ─▶ handle ─▶ lost, unsupported ─▶ body ─▶ late faults
+//!                   └ 999           1                      any code        18              2          15, 3                 any code
 //! ```
 
+use std::cell::Cell;
 use std::io::ErrorKind;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use nvml_wrapper_sys::bindings::{nvmlDevice_t, nvmlReturn_t};
-use topology::{Board, Gpu, GpuState, State};
+use topology::{Board, Fault, Gpu, GpuState, State};
 
 use crate::code::{Answer, Code, SUCCESS};
 use crate::fault::About;
 use crate::node::Node;
+use crate::report::tell_error;
 use crate::{fault, handle, session};
 
 /// One call about the machine, past the checks.
@@ -25,6 +27,8 @@ pub(crate) struct Call {
     pub(crate) node: Arc<Node>,
     /// What happened to it, as of this call.
     pub(crate) state: Arc<State>,
+    /// What goes wrong when the work is done.
+    late: Cell<Option<Fault>>,
 }
 
 /// One call about a GPU, past the checks.
@@ -48,16 +52,25 @@ impl Call {
     /// The checks of a call on a node, which need not be initialised yet.
     pub(crate) fn check(name: &'static str, node: Arc<Node>, about: About) -> Answer<Self> {
         node.log(name, about.gpu());
-        let state = fault::meet(&node, name, about)?;
+        let (state, late) = fault::meet(&node, name, about)?;
         if node.driver_version(&state) != session::built_for(&node, &state) {
             return Err(Code::LIB_RM_VERSION_MISMATCH);
         }
-        Ok(Self { name, node, state })
+        Ok(Self { name, node, state, late: Cell::new(late) })
+    }
+
+    /// Ends the call: a late fault comes after the work, whether that succeeded or not.
+    pub(crate) fn end(self, answer: Answer) -> Answer {
+        self.late.take().map_or(Ok(()), |fault| fault::suffer(&self.node, &fault))?;
+        answer
     }
 
     /// A GPU that the body found by its index in the topology: what could go wrong with this GPU goes wrong here.
     pub(crate) fn found(&self, index: usize) -> Answer<Device<'_>> {
-        fault::meet(&self.node, self.name, About::Found(index))?;
+        let (_, late) = fault::meet(&self.node, self.name, About::Found(index))?;
+        if late.is_some() {
+            self.late.set(late);
+        }
         self.device(index)
     }
 
@@ -89,7 +102,7 @@ impl Call {
 
 impl Device<'_> {
     /// Changes what the state file says of this GPU, for all processes. Who may not write it is who may not change a GPU.
-    pub(crate) fn change(&self, change: impl FnOnce(&mut GpuState)) -> Answer {
+    pub(crate) fn change<T>(&self, change: impl FnOnce(&mut GpuState) -> T) -> Answer<T> {
         let index = self.index;
         let changed = self.call.node.dir.update(|state| change(state.gpus.entry(index).or_default()));
         changed.map_err(|error| refusal(&error))
@@ -104,7 +117,10 @@ fn refusal(error: &topology::Error) -> Code {
         {
             Code::NO_PERMISSION
         }
-        _ => Code::UNKNOWN,
+        _ => {
+            tell_error(error);
+            Code::UNKNOWN
+        }
     }
 }
 
@@ -119,27 +135,34 @@ pub(crate) fn guard(body: impl FnOnce() -> Answer) -> nvmlReturn_t {
 
 /// An entry point about the machine, or whose body finds the GPU.
 pub(crate) fn system(name: &'static str, body: impl FnOnce(&Call) -> Answer) -> nvmlReturn_t {
-    guard(|| body(&Call::begin(name)?))
+    guard(|| {
+        let call = Call::begin(name)?;
+        let answer = body(&call);
+        call.end(answer)
+    })
 }
 
-/// An entry point whose first argument is a GPU.
-pub(crate) fn device(
+/// An entry point about a GPU or a part of it: `find` knows which GPU from the handle, if it is one.
+pub(crate) fn about(
     name: &'static str,
-    device: nvmlDevice_t,
-    body: impl FnOnce(&Device<'_>) -> Answer,
+    find: impl FnOnce(&Node) -> Option<usize>,
+    body: impl FnOnce(Device<'_>) -> Answer,
 ) -> nvmlReturn_t {
     guard(|| {
         let node = session::current()?;
-        let index = handle::gpu(&node, device);
+        let index = find(&node);
         let call = Call::check(name, node, index.map_or(About::NoGpu, About::Gpu))?;
-        body(&call.device(index.ok_or(Code::INVALID_ARGUMENT)?)?)
+        let answer = index.ok_or(Code::INVALID_ARGUMENT).and_then(|index| body(call.device(index)?));
+        call.end(answer)
     })
 }
 
 /// Declares exported functions. The first parameter says what the function is about:
 ///
 /// * `call: Call`: the machine; it is no C parameter;
-/// * `gpu: Device`: the C parameter `nvmlDevice_t device`, looked up and checked.
+/// * `gpu: Device`: the C parameter `nvmlDevice_t`, looked up and checked; a MIG device is NOT_SUPPORTED here;
+/// * `device: Either`: the same, and it may be a MIG device;
+/// * `part: GpuInstance`, `part: ComputeInstance`: the C parameters `nvmlGpuInstance_t` and `nvmlComputeInstance_t`.
 ///
 /// Several names before one parameter list are the versions of a function with the same prototype.
 macro_rules! nvml {
@@ -161,14 +184,26 @@ macro_rules! nvml {
             })
         }
     };
-    (@one $name:ident ($gpu:ident: Device $(, $arg:ident: $type:ty)* $(,)?) $body:block) => {
+    (@one $name:ident ($gpu:ident: Device $($rest:tt)*) $body:block) => {
+        nvml!(@on $name [device nvmlDevice_t] $gpu ($($rest)*) $body);
+    };
+    (@one $name:ident ($device:ident: Either $($rest:tt)*) $body:block) => {
+        nvml!(@on $name [either nvmlDevice_t] $device ($($rest)*) $body);
+    };
+    (@one $name:ident ($part:ident: GpuInstance $($rest:tt)*) $body:block) => {
+        nvml!(@on $name [gpu_instance nvmlGpuInstance_t] $part ($($rest)*) $body);
+    };
+    (@one $name:ident ($part:ident: ComputeInstance $($rest:tt)*) $body:block) => {
+        nvml!(@on $name [compute_instance nvmlComputeInstance_t] $part ($($rest)*) $body);
+    };
+    (@on $name:ident [$kind:ident $handle:ident] $target:ident ($(, $arg:ident: $type:ty)* $(,)?) $body:block) => {
         /// See `nvml.h`.
         #[unsafe(no_mangle)]
         pub(crate) unsafe extern "C" fn $name(
-            device: ::nvml_wrapper_sys::bindings::nvmlDevice_t,
+            handle: ::nvml_wrapper_sys::bindings::$handle,
             $($arg: $type),*
         ) -> ::nvml_wrapper_sys::bindings::nvmlReturn_t {
-            $crate::call::device(stringify!($name), device, |$gpu| {
+            $crate::part::$kind(stringify!($name), handle, |$target| {
                 // SAFETY: the caller keeps the contract of nvml.h: every pointer is null, or valid for its type and
                 // for the length passed beside it, for the time of the call.
                 #[allow(unused_unsafe, reason = "not every body touches a pointer")]
@@ -188,7 +223,7 @@ macro_rules! stubs {
             device: ::nvml_wrapper_sys::bindings::nvmlDevice_t,
             $(_: $type),*
         ) -> ::nvml_wrapper_sys::bindings::nvmlReturn_t {
-            $crate::call::device(stringify!($name), device, |_| Err($crate::code::Code::NOT_SUPPORTED))
+            $crate::part::device(stringify!($name), device, |_| Err($crate::code::Code::NOT_SUPPORTED))
         }
     };
     (@one $name:ident ($($type:ty),*)) => {

@@ -27,6 +27,7 @@ impl Code {
     pub(crate) const RESET_REQUIRED: Self = Self(16);
     pub(crate) const LIB_RM_VERSION_MISMATCH: Self = Self(18);
     pub(crate) const IN_USE: Self = Self(19);
+    pub(crate) const INSUFFICIENT_RESOURCES: Self = Self(23);
     pub(crate) const ARGUMENT_VERSION_MISMATCH: Self = Self(25);
     pub(crate) const GPU_NOT_FOUND: Self = Self(28);
     pub(crate) const UNKNOWN: Self = Self(999);

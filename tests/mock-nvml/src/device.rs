@@ -11,8 +11,9 @@ use topology::{AddressingMode, LinkEnd};
 
 use crate::call::{Call, nvml};
 use crate::code::{Answer, Code, require};
-use crate::handle;
+use crate::handle::{self, Instance};
 use crate::out::{argument, blank, put, text, version_word, versioned, word};
+use crate::part::Either;
 use crate::pci::Address;
 
 /// `NVML_DEVICE_ARCH_AMPERE`.
@@ -46,7 +47,12 @@ nvml! {
     }
 
     fn nvmlDeviceGetHandleByUUID(call: Call, uuid: *const c_char, device: *mut nvmlDevice_t) {
-        hand_out(call, by_uuid(call, argument(uuid)?)?, device)
+        let uuid = argument(uuid)?;
+        if let Some(instance) = mig_by_uuid(call, uuid) {
+            call.found(instance.gpu)?;
+            return put(device, instance.mig_device());
+        }
+        hand_out(call, by_uuid(call, uuid)?, device)
     }
 
     fn nvmlDeviceGetHandleByUUIDV(call: Call, uuid: *const nvmlUUID_t, device: *mut nvmlDevice_t) {
@@ -83,12 +89,21 @@ nvml! {
         put(index, at.and_then(|at| c_uint::try_from(at).ok()).ok_or(Code::UNKNOWN)?)
     }
 
-    fn nvmlDeviceGetName(gpu: Device, name: *mut c_char, length: c_uint) {
-        text(name, length, &gpu.board.product_name)
+    fn nvmlDeviceGetName(device: Either, name: *mut c_char, length: c_uint) {
+        match device {
+            Either::Gpu(gpu) => text(name, length, &gpu.board.product_name),
+            Either::Mig(part) => {
+                let profile = part.parent.compute_profile(part.gpu.table()?, part.instance.profile)?;
+                text(name, length, &format!("{} MIG {}", part.gpu.board.product_name, profile.name))
+            }
+        }
     }
 
-    fn nvmlDeviceGetUUID(gpu: Device, uuid: *mut c_char, length: c_uint) {
-        text(uuid, length, &gpu.facts.uuid)
+    fn nvmlDeviceGetUUID(device: Either, uuid: *mut c_char, length: c_uint) {
+        match device {
+            Either::Gpu(gpu) => text(uuid, length, &gpu.facts.uuid),
+            Either::Mig(part) => text(uuid, length, &part.instance.uuid),
+        }
     }
 
     fn nvmlDeviceGetSerial(gpu: Device, serial: *mut c_char, length: c_uint) {
@@ -226,6 +241,14 @@ fn by_uuid(call: &Call, uuid: &str) -> Answer<usize> {
         return Err(Code::INVALID_ARGUMENT);
     }
     call.gpus().find(|(_, gpu)| gpu.uuid == uuid).map(|(index, _)| index).ok_or(Code::NOT_FOUND)
+}
+
+fn mig_by_uuid(call: &Call, uuid: &str) -> Option<Instance> {
+    call.gpus().find_map(|(gpu, facts)| {
+        let state = call.state.gpus.get(&gpu).filter(|state| state.mig_on(facts))?;
+        let (_, found) = state.mig.devices().find(|(_, instance)| instance.uuid == uuid)?;
+        Some(Instance { gpu, birth: found.birth })
+    })
 }
 
 /// Sixteen bytes in the canonical form of a UUID.

@@ -1,4 +1,4 @@
-//! Calls that fail, are slow or never return, as `state.json` says.
+//! Calls that fail, are slow, never return or kill their process, as `state.json` says.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
@@ -43,21 +43,35 @@ impl About {
     }
 }
 
-/// Suffers the first fault that matches a call: sleeps, hangs, and answers its code. If there is none to answer, answers
-/// the state after that.
-pub(crate) fn meet(node: &Node, call: &str, about: About) -> Answer<Arc<State>> {
+/// Meets the first fault that matches a call. An early one is suffered here; if it lets the call go on, answers the
+/// state after it. A late one is answered, too: the call suffers it when it has done its work.
+pub(crate) fn meet(node: &Node, call: &str, about: About) -> Answer<(Arc<State>, Option<Fault>)> {
     let state = node.state()?;
-    let Some(fault) = bite(&state.faults, call, about) else {
-        return Ok(state);
-    };
+    match bite(&state.faults, call, about) {
+        None => Ok((state, None)),
+        Some(fault) if fault.late => Ok((state, Some(fault))),
+        Some(fault) => {
+            suffer(node, &fault)?;
+            Ok((node.state()?, None))
+        }
+    }
+}
+
+/// Sleeps, hangs, dies and fails, as far as the fault says so.
+pub(crate) fn suffer(node: &Node, fault: &Fault) -> Answer {
     thread::sleep(Duration::from_millis(fault.delay_ms));
     if fault.hang {
         let watch = Watch::new(node.dir.path())?;
-        while node.state()?.faults.contains(&fault) {
+        while node.state()?.faults.contains(fault) {
             watch.wait(None)?;
         }
     }
-    fault.code.filter(|&code| code != 0).map_or_else(|| node.state(), |code| Err(Code(code)))
+    if fault.kill {
+        // SAFETY: raises a signal for this process and touches no memory. SIGKILL ends it at once, as if from outside: no
+        // handler, no destructor, no flush.
+        unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
+    }
+    fault.code.filter(|&code| code != 0).map_or(Ok(()), |code| Err(Code(code)))
 }
 
 /// Whether a name written by a test means this call: the same name, the name without its version suffix, or `*`.

@@ -6,7 +6,8 @@
 //!                        ▼
 //!                      session ─▶ node  topology.json read at init, state.json read again when it changed
 //!                        │
-//!                        ├─ system device pci memory affinity nvlink fabric health fields sensors mig   answers
+//!                        ├─ system device pci memory affinity nvlink fabric health fields sensors       answers
+//!                        ├─ mig gpu_instance compute_instance processes    over the rules of `topology::mig`
 //!                        ├─ events      event sets over events.jsonl
 //!                        └─ stubs       every other function: NOT_SUPPORTED            (generated from nvml.h)
 //! ```
@@ -21,6 +22,11 @@
 //! real one. Only permissions are laxer: setters do not ask for root, because the fake node runs as any user, but for the
 //! right to write the state file (NO_PERMISSION, 4), which a container with the driver root mounted read-only lacks.
 //!
+//! **MIG.** Instances are part of the state, so all processes of the node have the same ones, and their handles are the
+//! same numbers everywhere. A handle dies with its instance (INVALID_ARGUMENT, 2); one created at the same place later has
+//! another handle, and a MIG device another UUID. The files of an instance are in the host tree, where there is one, before
+//! the call that created it returns.
+//!
 //! **Unloadable.** The library starts no threads and registers no thread-local destructors, so `dlclose` really unloads
 //! it and a replaced file is seen by the next `dlopen`.
 
@@ -31,11 +37,13 @@
 mod affinity;
 mod call;
 mod code;
+mod compute_instance;
 mod device;
 mod events;
 mod fabric;
 mod fault;
 mod fields;
+mod gpu_instance;
 mod handle;
 mod health;
 pub mod hide;
@@ -44,7 +52,9 @@ mod mig;
 mod node;
 mod nvlink;
 mod out;
+mod part;
 mod pci;
+mod processes;
 mod report;
 mod sensors;
 mod session;

@@ -77,6 +77,23 @@ pub(crate) unsafe fn list<T: Copy>(count: *mut c_uint, items: *mut T, values: &[
     Ok(())
 }
 
+/// Stores a list the way MIG queries do: all of it, into an array that has room for as many as there can ever be, and its
+/// length.
+///
+/// # Safety
+/// `count` is null or valid for writing; `items` is null or valid for writing all values.
+pub(crate) unsafe fn all<T: Copy>(count: *mut c_uint, items: *mut T, values: &[T]) -> Answer {
+    if items.is_null() {
+        return Err(Code::INVALID_ARGUMENT);
+    }
+    // SAFETY: the caller keeps the contract.
+    unsafe {
+        put(count, c_uint::try_from(values.len()).map_err(|_| Code::UNKNOWN)?)?;
+        items.copy_from_nonoverlapping(values.as_ptr(), values.len());
+    }
+    Ok(())
+}
+
 /// The version word of a versioned struct: its size, and the version in the top byte.
 pub(crate) const fn version_word<T>(version: u32) -> u32 {
     #[expect(clippy::cast_possible_truncation, reason = "structs are smaller than 16 MiB by definition of the word")]

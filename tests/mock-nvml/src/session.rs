@@ -72,14 +72,9 @@ pub(crate) extern "C" fn nvmlShutdown() -> nvmlReturn_t {
     guard(|| {
         let node = current()?;
         node.log("nvmlShutdown", None);
-        fault::meet(&node, "nvmlShutdown", About::NoGpu)?;
-        let mut session = session();
-        session.users = session.users.checked_sub(1).ok_or(Code::UNINITIALIZED)?;
-        if session.users == 0 {
-            session.node = None;
-            events::clear();
-        }
-        Ok(())
+        let (_, late) = fault::meet(&node, "nvmlShutdown", About::NoGpu)?;
+        shutdown()?;
+        late.map_or(Ok(()), |fault| fault::suffer(&node, &fault))
     })
 }
 
@@ -99,7 +94,18 @@ fn init(name: &'static str, flags: c_uint) -> Answer {
     }
     let mut session = session();
     session.users += 1;
-    session.node.get_or_insert(call.node);
+    session.node.get_or_insert(Arc::clone(&call.node));
+    drop(session);
+    call.end(Ok(()))
+}
+
+fn shutdown() -> Answer {
+    let mut session = session();
+    session.users = session.users.checked_sub(1).ok_or(Code::UNINITIALIZED)?;
+    if session.users == 0 {
+        session.node = None;
+        events::clear();
+    }
     Ok(())
 }
 

@@ -4,26 +4,44 @@
 use std::ffi::{c_char, c_int, c_uint, c_ulong, c_ulonglong};
 
 use nvml_wrapper_sys::bindings::{
-    nvmlAffinityScope_t, nvmlBAR1Memory_t, nvmlBrandType_t, nvmlC2cModeInfo_v1_t, nvmlComputeMode_t,
-    nvmlConfComputeSystemCaps_t, nvmlConfComputeSystemState_t, nvmlDevice_t, nvmlDeviceAddressingMode_t,
-    nvmlDeviceArchitecture_t, nvmlEccCounterType_t, nvmlEccErrorCounts_t, nvmlEccSramErrorStatus_t, nvmlEnableState_t,
-    nvmlEventData_t, nvmlEventSet_t, nvmlFieldValue_t, nvmlGpuFabricInfo_t, nvmlGpuFabricInfoV_t,
-    nvmlGpuP2PCapsIndex_t, nvmlGpuP2PStatus_t, nvmlGpuTopologyLevel_t, nvmlGpuVirtualizationMode_t,
-    nvmlIntNvLinkDeviceType_t, nvmlMemory_t, nvmlMemory_v2_t, nvmlMemoryErrorType_t, nvmlMemoryLocation_t,
-    nvmlNvLinkCapability_t, nvmlNvLinkErrorCounter_t, nvmlNvLinkInfo_t, nvmlPageRetirementCause_t, nvmlPciInfo_t,
-    nvmlPciInfoExt_t, nvmlPlatformInfo_t, nvmlProcessInfo_t, nvmlProcessInfo_v1_t, nvmlProcessInfo_v2_t, nvmlPstates_t,
-    nvmlRepairStatus_t, nvmlReturn_t, nvmlRowRemapperHistogramValues_t, nvmlSystemConfComputeSettings_t,
-    nvmlSystemDriverBranchInfo_t, nvmlTemperature_t, nvmlTemperatureSensors_t, nvmlTemperatureThresholds_t, nvmlUUID_t,
-    nvmlUtilization_t,
+    nvmlAffinityScope_t, nvmlBAR1Memory_t, nvmlBrandType_t, nvmlC2cModeInfo_v1_t, nvmlComputeInstance_t,
+    nvmlComputeInstanceInfo_t, nvmlComputeInstancePlacement_t, nvmlComputeInstanceProfileInfo_t,
+    nvmlComputeInstanceProfileInfo_v2_t, nvmlComputeMode_t, nvmlConfComputeSystemCaps_t, nvmlConfComputeSystemState_t,
+    nvmlDevice_t, nvmlDeviceAddressingMode_t, nvmlDeviceArchitecture_t, nvmlDeviceAttributes_t, nvmlEccCounterType_t,
+    nvmlEccErrorCounts_t, nvmlEccSramErrorStatus_t, nvmlEnableState_t, nvmlEventData_t, nvmlEventSet_t,
+    nvmlFieldValue_t, nvmlGpuFabricInfo_t, nvmlGpuFabricInfoV_t, nvmlGpuInstance_t, nvmlGpuInstanceInfo_t,
+    nvmlGpuInstancePlacement_t, nvmlGpuInstanceProfileInfo_t, nvmlGpuInstanceProfileInfo_v2_t, nvmlGpuP2PCapsIndex_t,
+    nvmlGpuP2PStatus_t, nvmlGpuTopologyLevel_t, nvmlGpuVirtualizationMode_t, nvmlIntNvLinkDeviceType_t, nvmlMemory_t,
+    nvmlMemory_v2_t, nvmlMemoryErrorType_t, nvmlMemoryLocation_t, nvmlNvLinkCapability_t, nvmlNvLinkErrorCounter_t,
+    nvmlNvLinkInfo_t, nvmlPageRetirementCause_t, nvmlPciInfo_t, nvmlPciInfoExt_t, nvmlPlatformInfo_t,
+    nvmlProcessInfo_t, nvmlProcessInfo_v1_t, nvmlProcessInfo_v2_t, nvmlPstates_t, nvmlRepairStatus_t, nvmlReturn_t,
+    nvmlRowRemapperHistogramValues_t, nvmlSystemConfComputeSettings_t, nvmlSystemDriverBranchInfo_t, nvmlTemperature_t,
+    nvmlTemperatureSensors_t, nvmlTemperatureThresholds_t, nvmlUUID_t, nvmlUtilization_t,
 };
 
-use crate::{affinity, device, events, fabric, fields, health, memory, mig, nvlink, pci, sensors, session, system};
+use crate::{
+    affinity, compute_instance, device, events, fabric, fields, gpu_instance, health, memory, mig, nvlink, pci,
+    processes, sensors, session, system,
+};
 
+const _: unsafe extern "C" fn(nvmlComputeInstance_t) -> nvmlReturn_t = compute_instance::nvmlComputeInstanceDestroy;
+const _: unsafe extern "C" fn(nvmlComputeInstance_t, *mut nvmlComputeInstanceInfo_t) -> nvmlReturn_t =
+    compute_instance::nvmlComputeInstanceGetInfo_v2;
+const _: unsafe extern "C" fn(nvmlDevice_t, c_uint, *mut nvmlGpuInstance_t) -> nvmlReturn_t =
+    gpu_instance::nvmlDeviceCreateGpuInstance;
+const _: unsafe extern "C" fn(
+    nvmlDevice_t,
+    c_uint,
+    *const nvmlGpuInstancePlacement_t,
+    *mut nvmlGpuInstance_t,
+) -> nvmlReturn_t = gpu_instance::nvmlDeviceCreateGpuInstanceWithPlacement;
 const _: unsafe extern "C" fn(*mut nvmlPciInfo_t) -> nvmlReturn_t = system::nvmlDeviceDiscoverGpus;
 const _: unsafe extern "C" fn(nvmlDevice_t, *mut nvmlDeviceAddressingMode_t) -> nvmlReturn_t =
     device::nvmlDeviceGetAddressingMode;
 const _: unsafe extern "C" fn(nvmlDevice_t, *mut nvmlDeviceArchitecture_t) -> nvmlReturn_t =
     device::nvmlDeviceGetArchitecture;
+const _: unsafe extern "C" fn(nvmlDevice_t, *mut nvmlDeviceAttributes_t) -> nvmlReturn_t =
+    mig::nvmlDeviceGetAttributes_v2;
 const _: unsafe extern "C" fn(nvmlDevice_t, *mut nvmlBAR1Memory_t) -> nvmlReturn_t =
     memory::nvmlDeviceGetBAR1MemoryInfo;
 const _: unsafe extern "C" fn(nvmlDevice_t, *mut c_uint) -> nvmlReturn_t = pci::nvmlDeviceGetBoardId;
@@ -33,11 +51,11 @@ const _: unsafe extern "C" fn(nvmlDevice_t, *mut nvmlC2cModeInfo_v1_t) -> nvmlRe
 const _: unsafe extern "C" fn(nvmlDevice_t, *mut c_uint) -> nvmlReturn_t = mig::nvmlDeviceGetComputeInstanceId;
 const _: unsafe extern "C" fn(nvmlDevice_t, *mut nvmlComputeMode_t) -> nvmlReturn_t = device::nvmlDeviceGetComputeMode;
 const _: unsafe extern "C" fn(nvmlDevice_t, *mut c_uint, *mut nvmlProcessInfo_v1_t) -> nvmlReturn_t =
-    sensors::nvmlDeviceGetComputeRunningProcesses;
+    processes::nvmlDeviceGetComputeRunningProcesses;
 const _: unsafe extern "C" fn(nvmlDevice_t, *mut c_uint, *mut nvmlProcessInfo_v2_t) -> nvmlReturn_t =
-    sensors::nvmlDeviceGetComputeRunningProcesses_v2;
+    processes::nvmlDeviceGetComputeRunningProcesses_v2;
 const _: unsafe extern "C" fn(nvmlDevice_t, *mut c_uint, *mut nvmlProcessInfo_t) -> nvmlReturn_t =
-    sensors::nvmlDeviceGetComputeRunningProcesses_v3;
+    processes::nvmlDeviceGetComputeRunningProcesses_v3;
 const _: unsafe extern "C" fn(*mut c_uint) -> nvmlReturn_t = device::nvmlDeviceGetCount;
 const _: unsafe extern "C" fn(*mut c_uint) -> nvmlReturn_t = device::nvmlDeviceGetCount_v2;
 const _: unsafe extern "C" fn(nvmlDevice_t, c_uint, *mut c_ulong) -> nvmlReturn_t = affinity::nvmlDeviceGetCpuAffinity;
@@ -66,14 +84,30 @@ const _: unsafe extern "C" fn(nvmlDevice_t, *mut nvmlGpuFabricInfo_t) -> nvmlRet
     fabric::nvmlDeviceGetGpuFabricInfo;
 const _: unsafe extern "C" fn(nvmlDevice_t, *mut nvmlGpuFabricInfoV_t) -> nvmlReturn_t =
     fabric::nvmlDeviceGetGpuFabricInfoV;
+const _: unsafe extern "C" fn(nvmlDevice_t, c_uint, *mut nvmlGpuInstance_t) -> nvmlReturn_t =
+    gpu_instance::nvmlDeviceGetGpuInstanceById;
 const _: unsafe extern "C" fn(nvmlDevice_t, *mut c_uint) -> nvmlReturn_t = mig::nvmlDeviceGetGpuInstanceId;
+const _: unsafe extern "C" fn(nvmlDevice_t, c_uint, *mut nvmlGpuInstancePlacement_t, *mut c_uint) -> nvmlReturn_t =
+    gpu_instance::nvmlDeviceGetGpuInstancePossiblePlacements;
+const _: unsafe extern "C" fn(nvmlDevice_t, c_uint, *mut nvmlGpuInstancePlacement_t, *mut c_uint) -> nvmlReturn_t =
+    gpu_instance::nvmlDeviceGetGpuInstancePossiblePlacements_v2;
+const _: unsafe extern "C" fn(nvmlDevice_t, c_uint, *mut nvmlGpuInstanceProfileInfo_t) -> nvmlReturn_t =
+    gpu_instance::nvmlDeviceGetGpuInstanceProfileInfo;
+const _: unsafe extern "C" fn(nvmlDevice_t, c_uint, *mut nvmlGpuInstanceProfileInfo_v2_t) -> nvmlReturn_t =
+    gpu_instance::nvmlDeviceGetGpuInstanceProfileInfoByIdV;
+const _: unsafe extern "C" fn(nvmlDevice_t, c_uint, *mut nvmlGpuInstanceProfileInfo_v2_t) -> nvmlReturn_t =
+    gpu_instance::nvmlDeviceGetGpuInstanceProfileInfoV;
+const _: unsafe extern "C" fn(nvmlDevice_t, c_uint, *mut c_uint) -> nvmlReturn_t =
+    gpu_instance::nvmlDeviceGetGpuInstanceRemainingCapacity;
+const _: unsafe extern "C" fn(nvmlDevice_t, c_uint, *mut nvmlGpuInstance_t, *mut c_uint) -> nvmlReturn_t =
+    gpu_instance::nvmlDeviceGetGpuInstances;
 const _: unsafe extern "C" fn(nvmlDevice_t, *mut c_uint) -> nvmlReturn_t = pci::nvmlDeviceGetGpuMaxPcieLinkGeneration;
 const _: unsafe extern "C" fn(nvmlDevice_t, *mut c_uint, *mut nvmlProcessInfo_v1_t) -> nvmlReturn_t =
-    sensors::nvmlDeviceGetGraphicsRunningProcesses;
+    processes::nvmlDeviceGetGraphicsRunningProcesses;
 const _: unsafe extern "C" fn(nvmlDevice_t, *mut c_uint, *mut nvmlProcessInfo_v2_t) -> nvmlReturn_t =
-    sensors::nvmlDeviceGetGraphicsRunningProcesses_v2;
+    processes::nvmlDeviceGetGraphicsRunningProcesses_v2;
 const _: unsafe extern "C" fn(nvmlDevice_t, *mut c_uint, *mut nvmlProcessInfo_t) -> nvmlReturn_t =
-    sensors::nvmlDeviceGetGraphicsRunningProcesses_v3;
+    processes::nvmlDeviceGetGraphicsRunningProcesses_v3;
 const _: unsafe extern "C" fn(nvmlDevice_t, *mut c_uint, *mut c_uint) -> nvmlReturn_t =
     device::nvmlDeviceGetGspFirmwareMode;
 const _: unsafe extern "C" fn(nvmlDevice_t, *mut c_char) -> nvmlReturn_t = device::nvmlDeviceGetGspFirmwareVersion;
@@ -88,11 +122,11 @@ const _: unsafe extern "C" fn(*const nvmlUUID_t, *mut nvmlDevice_t) -> nvmlRetur
     device::nvmlDeviceGetHandleByUUIDV;
 const _: unsafe extern "C" fn(nvmlDevice_t, *mut c_uint) -> nvmlReturn_t = device::nvmlDeviceGetIndex;
 const _: unsafe extern "C" fn(nvmlDevice_t, *mut c_uint, *mut nvmlProcessInfo_v1_t) -> nvmlReturn_t =
-    sensors::nvmlDeviceGetMPSComputeRunningProcesses;
+    processes::nvmlDeviceGetMPSComputeRunningProcesses;
 const _: unsafe extern "C" fn(nvmlDevice_t, *mut c_uint, *mut nvmlProcessInfo_v2_t) -> nvmlReturn_t =
-    sensors::nvmlDeviceGetMPSComputeRunningProcesses_v2;
+    processes::nvmlDeviceGetMPSComputeRunningProcesses_v2;
 const _: unsafe extern "C" fn(nvmlDevice_t, *mut c_uint, *mut nvmlProcessInfo_t) -> nvmlReturn_t =
-    sensors::nvmlDeviceGetMPSComputeRunningProcesses_v3;
+    processes::nvmlDeviceGetMPSComputeRunningProcesses_v3;
 const _: unsafe extern "C" fn(nvmlDevice_t, *mut c_uint) -> nvmlReturn_t = mig::nvmlDeviceGetMaxMigDeviceCount;
 const _: unsafe extern "C" fn(nvmlDevice_t, *mut c_uint) -> nvmlReturn_t = pci::nvmlDeviceGetMaxPcieLinkGeneration;
 const _: unsafe extern "C" fn(nvmlDevice_t, *mut c_uint) -> nvmlReturn_t = pci::nvmlDeviceGetMaxPcieLinkWidth;
@@ -214,6 +248,41 @@ const _: unsafe extern "C" fn(nvmlEventSet_t) -> nvmlReturn_t = events::nvmlEven
 const _: unsafe extern "C" fn(nvmlEventSet_t, *mut nvmlEventData_t, c_uint) -> nvmlReturn_t = events::nvmlEventSetWait;
 const _: unsafe extern "C" fn(nvmlEventSet_t, *mut nvmlEventData_t, c_uint) -> nvmlReturn_t =
     events::nvmlEventSetWait_v2;
+const _: unsafe extern "C" fn(nvmlGpuInstance_t, c_uint, *mut nvmlComputeInstance_t) -> nvmlReturn_t =
+    compute_instance::nvmlGpuInstanceCreateComputeInstance;
+const _: unsafe extern "C" fn(
+    nvmlGpuInstance_t,
+    c_uint,
+    *const nvmlComputeInstancePlacement_t,
+    *mut nvmlComputeInstance_t,
+) -> nvmlReturn_t = compute_instance::nvmlGpuInstanceCreateComputeInstanceWithPlacement;
+const _: unsafe extern "C" fn(nvmlGpuInstance_t) -> nvmlReturn_t = gpu_instance::nvmlGpuInstanceDestroy;
+const _: unsafe extern "C" fn(nvmlGpuInstance_t, c_uint, *mut nvmlComputeInstance_t) -> nvmlReturn_t =
+    compute_instance::nvmlGpuInstanceGetComputeInstanceById;
+const _: unsafe extern "C" fn(
+    nvmlGpuInstance_t,
+    c_uint,
+    *mut nvmlComputeInstancePlacement_t,
+    *mut c_uint,
+) -> nvmlReturn_t = compute_instance::nvmlGpuInstanceGetComputeInstancePossiblePlacements;
+const _: unsafe extern "C" fn(
+    nvmlGpuInstance_t,
+    c_uint,
+    c_uint,
+    *mut nvmlComputeInstanceProfileInfo_t,
+) -> nvmlReturn_t = compute_instance::nvmlGpuInstanceGetComputeInstanceProfileInfo;
+const _: unsafe extern "C" fn(
+    nvmlGpuInstance_t,
+    c_uint,
+    c_uint,
+    *mut nvmlComputeInstanceProfileInfo_v2_t,
+) -> nvmlReturn_t = compute_instance::nvmlGpuInstanceGetComputeInstanceProfileInfoV;
+const _: unsafe extern "C" fn(nvmlGpuInstance_t, c_uint, *mut c_uint) -> nvmlReturn_t =
+    compute_instance::nvmlGpuInstanceGetComputeInstanceRemainingCapacity;
+const _: unsafe extern "C" fn(nvmlGpuInstance_t, c_uint, *mut nvmlComputeInstance_t, *mut c_uint) -> nvmlReturn_t =
+    compute_instance::nvmlGpuInstanceGetComputeInstances;
+const _: unsafe extern "C" fn(nvmlGpuInstance_t, *mut nvmlGpuInstanceInfo_t) -> nvmlReturn_t =
+    gpu_instance::nvmlGpuInstanceGetInfo;
 const _: unsafe extern "C" fn() -> nvmlReturn_t = session::nvmlInit;
 const _: unsafe extern "C" fn(c_uint) -> nvmlReturn_t = session::nvmlInitWithFlags;
 const _: unsafe extern "C" fn() -> nvmlReturn_t = session::nvmlInit_v2;

@@ -8,15 +8,11 @@ use crate::call::stubs;
 type Ptr = *mut c_void;
 
 stubs! {
-    fn nvmlComputeInstanceDestroy(Ptr);
     fn nvmlComputeInstanceGetInfo(Ptr, Ptr);
-    fn nvmlComputeInstanceGetInfo_v2(Ptr, Ptr);
     fn nvmlDeviceClearAccountingPids(Device);
     fn nvmlDeviceClearCpuAffinity(Device);
     fn nvmlDeviceClearEccErrorCounts(Device, c_uint);
     fn nvmlDeviceClearFieldValues(Device, c_int, Ptr);
-    fn nvmlDeviceCreateGpuInstance(Device, c_uint, Ptr);
-    fn nvmlDeviceCreateGpuInstanceWithPlacement(Device, c_uint, Ptr, Ptr);
     fn nvmlDeviceFreezeNvLinkUtilizationCounter(Device, c_uint, c_uint, c_uint);
     fn nvmlDeviceGetAPIRestriction(Device, c_uint, Ptr);
     fn nvmlDeviceGetAccountingBufferSize(Device, Ptr);
@@ -29,7 +25,6 @@ stubs! {
     fn nvmlDeviceGetAdaptiveTgpModeInfo_v1(Device, Ptr);
     fn nvmlDeviceGetApplicationsClock(Device, c_uint, Ptr);
     fn nvmlDeviceGetAttributes(Device, Ptr);
-    fn nvmlDeviceGetAttributes_v2(Device, Ptr);
     fn nvmlDeviceGetAutoBoostedClocksEnabled(Device, Ptr, Ptr);
     fn nvmlDeviceGetBBXTimeData_v1(Device, Ptr);
     fn nvmlDeviceGetBankRemapperStatus_v1(Device, Ptr);
@@ -71,14 +66,6 @@ stubs! {
     fn nvmlDeviceGetGpcClkMinMaxVfOffset(Device, Ptr, Ptr);
     fn nvmlDeviceGetGpcClkVfOffset(Device, Ptr);
     fn nvmlDeviceGetGpuFabricInfo_v4(Device, Ptr);
-    fn nvmlDeviceGetGpuInstanceById(Device, c_uint, Ptr);
-    fn nvmlDeviceGetGpuInstancePossiblePlacements(Device, c_uint, Ptr, Ptr);
-    fn nvmlDeviceGetGpuInstancePossiblePlacements_v2(Device, c_uint, Ptr, Ptr);
-    fn nvmlDeviceGetGpuInstanceProfileInfo(Device, c_uint, Ptr);
-    fn nvmlDeviceGetGpuInstanceProfileInfoByIdV(Device, c_uint, Ptr);
-    fn nvmlDeviceGetGpuInstanceProfileInfoV(Device, c_uint, Ptr);
-    fn nvmlDeviceGetGpuInstanceRemainingCapacity(Device, c_uint, Ptr);
-    fn nvmlDeviceGetGpuInstances(Device, c_uint, Ptr, Ptr);
     fn nvmlDeviceGetGpuOperationMode(Device, Ptr, Ptr);
     fn nvmlDeviceGetGpuUptime_v1(Device, Ptr);
     fn nvmlDeviceGetGridLicensableFeatures(Device, Ptr);
@@ -231,18 +218,8 @@ stubs! {
     fn nvmlGpmSampleFree(Ptr);
     fn nvmlGpmSampleGet(Device, Ptr);
     fn nvmlGpmSetStreamingEnabled(Device, c_uint);
-    fn nvmlGpuInstanceCreateComputeInstance(Ptr, c_uint, Ptr);
-    fn nvmlGpuInstanceCreateComputeInstanceWithPlacement(Ptr, c_uint, Ptr, Ptr);
-    fn nvmlGpuInstanceDestroy(Ptr);
     fn nvmlGpuInstanceGetActiveVgpus(Ptr, Ptr);
-    fn nvmlGpuInstanceGetComputeInstanceById(Ptr, c_uint, Ptr);
-    fn nvmlGpuInstanceGetComputeInstancePossiblePlacements(Ptr, c_uint, Ptr, Ptr);
-    fn nvmlGpuInstanceGetComputeInstanceProfileInfo(Ptr, c_uint, c_uint, Ptr);
-    fn nvmlGpuInstanceGetComputeInstanceProfileInfoV(Ptr, c_uint, c_uint, Ptr);
-    fn nvmlGpuInstanceGetComputeInstanceRemainingCapacity(Ptr, c_uint, Ptr);
-    fn nvmlGpuInstanceGetComputeInstances(Ptr, c_uint, Ptr, Ptr);
     fn nvmlGpuInstanceGetCreatableVgpus(Ptr, Ptr);
-    fn nvmlGpuInstanceGetInfo(Ptr, Ptr);
     fn nvmlGpuInstanceGetVgpuHeterogeneousMode(Ptr, Ptr);
     fn nvmlGpuInstanceGetVgpuSchedulerLog(Ptr, Ptr);
     fn nvmlGpuInstanceGetVgpuSchedulerLog_v2(Ptr, Ptr);

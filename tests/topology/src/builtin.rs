@@ -81,6 +81,18 @@ mod tests {
     }
 
     #[test]
+    fn every_board_with_mig_has_a_table_that_fits_into_its_memory() {
+        for (name, machine) in machines() {
+            for board in machine.boards.values() {
+                let table = machine.mig_table(board);
+                assert_eq!(table.is_some(), board.mig_capable, "{name}");
+                let largest = table.and_then(|table| table.profiles.iter().map(|profile| profile.memory_mib).max());
+                assert!(largest.unwrap_or(0) <= board.memory_mib, "{name}");
+            }
+        }
+    }
+
+    #[test]
     fn an_unknown_name_is_answered_with_the_known_ones() {
         let error = Topology::builtin("dgx-9000").unwrap_err().to_string();
         assert!(error.contains("\"dgx-9000\"") && error.contains("dgx-h100, "), "{error}");

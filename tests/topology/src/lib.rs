@@ -9,12 +9,16 @@
 //!  files/dgx-h100.json ──▶ Topology ──▶ NodeDir::create ──▶ <dir>/topology.json   what the machine is
 //!                                                           <dir>/state.json      what happened to it since (a test writes)
 //!                                                           <dir>/events.jsonl    events for NVML event sets (appended)
+//!                                                           <dir>/host.json       where /proc and /dev are, if anywhere
 //! ```
 //!
 //! State is on disk, not in memory, because several processes of one node look at it at the same time: the plugin, a
 //! stand-in for `nvidia-smi`, and the test that makes things happen.
 
+mod admin;
 mod builtin;
+mod host_files;
+pub mod mig;
 mod node_dir;
 mod state;
 
@@ -22,6 +26,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+pub use admin::{MigDevice, Switched, mig_uuid};
+pub use host_files::{CapabilityNodes, HostFiles};
 pub use node_dir::{Error, NodeDir};
 pub use state::{Event, Fault, GpuState, LinkState, State};
 
@@ -39,6 +45,9 @@ pub struct Topology {
     pub host: Host,
     /// Board types on this machine, by a short name that [`Gpu::board`] refers to.
     pub boards: BTreeMap<String, Board>,
+    /// MIG tables that are not among the built-in ones, or instead of those.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub mig_tables: BTreeMap<String, mig::Table>,
     /// GPUs in NVML index order. Index, minor and bus order differ on real machines.
     pub gpus: Vec<Gpu>,
 }
@@ -139,6 +148,9 @@ pub struct Board {
     /// Whether the board can be partitioned; false makes `nvmlDeviceGetMigMode` answer NOT_SUPPORTED.
     #[serde(default)]
     pub mig_capable: bool,
+    /// What it can be partitioned into: a table of [`Topology::mig_tables`], or a [built-in one](mig::Table::builtin).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mig: Option<String>,
     /// Whether ECC and row remapping exist (all data-centre boards).
     #[serde(default)]
     pub ecc: bool,
@@ -274,6 +286,12 @@ impl Topology {
         &self.boards[&gpu.board]
     }
 
+    /// What a board can be partitioned into; nothing where it cannot, or where no table is known.
+    pub fn mig_table(&self, board: &Board) -> Option<&mig::Table> {
+        let name = board.mig.as_ref().filter(|_| board.mig_capable)?;
+        self.mig_tables.get(name).or_else(|| mig::Table::builtin(name).ok())
+    }
+
     /// The CPUs next to a GPU, in kernel list form; empty where the NUMA node is unknown.
     pub fn cpus_near(&self, gpu: &Gpu) -> &str {
         let node = u32::try_from(gpu.numa_node).ok();
@@ -290,6 +308,11 @@ impl Topology {
                 node.distances.len(),
                 nodes.len()
             ));
+        }
+        for name in self.boards.values().filter_map(|board| board.mig.as_ref()) {
+            if !self.mig_tables.contains_key(name) {
+                mig::Table::builtin(name)?;
+            }
         }
         for (index, gpu) in self.gpus.iter().enumerate() {
             if !self.boards.contains_key(&gpu.board) {

@@ -1,10 +1,13 @@
 //! The directory where the processes of one fake node meet.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use crate::{Event, State, Topology};
+use crate::host_files::Capability;
+use crate::mig::Refusal;
+use crate::{Event, HostFiles, State, Topology};
 
 /// A directory with `topology.json`, `state.json` and `events.jsonl`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -47,6 +50,9 @@ pub enum Error {
         /// Where it is wrong.
         source: serde_json::Error,
     },
+    /// The driver does not do this to a MIG instance.
+    #[error("the driver refuses")]
+    Mig(#[source] Refusal),
 }
 
 // === impl NodeDir ===
@@ -92,6 +98,10 @@ impl NodeDir {
         self.path.join("calls.log")
     }
 
+    fn host_files_path(&self) -> PathBuf {
+        self.path.join("host.json")
+    }
+
     /// Reads the machine.
     pub fn topology(&self) -> Result<Topology, Error> {
         let path = self.topology_path();
@@ -110,14 +120,45 @@ impl NodeDir {
         replace(&self.topology_path(), &to_json(topology)?)
     }
 
-    /// Changes the state; readers in all processes see either the old or the new one.
+    /// Where files follow the MIG instances; nothing where none do.
+    pub fn host_files(&self) -> Result<Option<HostFiles>, Error> {
+        let path = self.host_files_path();
+        match fs::read_to_string(&path) {
+            Ok(json) => serde_json::from_str(&json).map(Some).map_err(|source| Error::State { path, source }),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(file("read", &path)(error)),
+        }
+    }
+
+    /// Has files follow the MIG instances from now on.
+    pub fn set_host_files(&self, files: &HostFiles) -> Result<(), Error> {
+        replace(&self.host_files_path(), &to_json(files)?)
+    }
+
+    /// Changes the state; readers in all processes see either the old or the new one. Files of MIG instances are there
+    /// before anybody reads of the instances, and a GPU whose MIG mode is switched off loses its own.
     pub fn update<T>(&self, change: impl FnOnce(&mut State) -> T) -> Result<T, Error> {
         let lock_path = self.path.join("lock");
         let lock = File::create(&lock_path).map_err(file("create", &lock_path))?;
         lock.lock().map_err(file("lock", &lock_path))?;
         let mut state = self.state()?;
+        let before = Capability::of(&state);
         let result = change(&mut state);
+        for gpu in state.gpus.values_mut().filter(|gpu| gpu.mig_enabled == Some(false)) {
+            gpu.mig.gpu_instances.clear();
+        }
+        let after = Capability::of(&state);
+        let host = if before == after { None } else { self.host_files()? };
+        let host = host.map(|files| self.topology().map(|topology| (files, topology))).transpose()?;
+        if let Some((files, topology)) = &host {
+            after.difference(&before).try_for_each(|&capability| files.add(&self.path, topology, capability))?;
+        }
         replace(&self.state_path(), &to_json(&state)?)?;
+        if let Some((files, topology)) = &host {
+            before.difference(&after).try_for_each(|&capability| files.remove(&self.path, topology, capability))?;
+            let changed: BTreeSet<_> = before.symmetric_difference(&after).map(|capability| capability.gpu).collect();
+            changed.into_iter().try_for_each(|gpu| files.list(&self.path, topology, &state, gpu))?;
+        }
         Ok(result)
     }
 
@@ -140,13 +181,13 @@ fn to_json<T: serde::Serialize>(value: &T) -> Result<String, Error> {
 /// The temporary name is fixed on purpose: random names (as from the `tempfile` crate) are seeded from the current
 /// thread, and asking for that leaves a hook at the thread's end, which crashes it when the mock library that did
 /// so has been unloaded meanwhile.
-fn replace(path: &Path, content: &str) -> Result<(), Error> {
+pub(crate) fn replace(path: &Path, content: &str) -> Result<(), Error> {
     let temp = path.with_extension("new");
     fs::write(&temp, content).map_err(file("write", &temp))?;
     fs::rename(&temp, path).map_err(file("replace", path))
 }
 
-fn file(act: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error {
+pub(crate) fn file(act: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error {
     let path = path.to_owned();
     move |source| Error::File { act, path, source }
 }

@@ -4,6 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
+use crate::Gpu;
+use crate::mig::Instances;
+
 /// Everything that can differ from the [`Topology`](crate::Topology). The default is a healthy machine.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -17,7 +20,14 @@ pub struct State {
     pub gpus: BTreeMap<usize, GpuState>,
 }
 
-/// A call that fails, is slow, or never returns.
+/// A call that fails, is slow, never returns, or is the last one of its process.
+///
+/// It sleeps, hangs, dies and answers, in this order, as far as it is told to. For example, the plugin's third call that
+/// creates a GPU instance creates it, and the plugin never learns of it:
+///
+/// ```json
+/// { "call": "nvmlDeviceCreateGpuInstanceWithPlacement", "after": 2, "kill": true, "late": true }
+/// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Fault {
@@ -31,6 +41,10 @@ pub struct Fault {
     pub delay_ms: u64,
     /// Never return while this fault is in the state file.
     pub hang: bool,
+    /// Kill the calling process with SIGKILL.
+    pub kill: bool,
+    /// Bite when the call has done its work, just before it returns, instead of before it does anything.
+    pub late: bool,
     /// How many matching calls of a process pass before the fault bites.
     pub after: u64,
     /// How often it bites in a process; absent means for ever.
@@ -53,6 +67,8 @@ pub struct GpuState {
     pub mig_enabled: Option<bool>,
     /// MIG mode after the next reset.
     pub mig_pending: Option<bool>,
+    /// MIG instances. They follow the rules as long as they are created through [`NodeDir`](crate::NodeDir) or NVML.
+    pub mig: Instances,
     /// Links that differ from the topology, by link number.
     pub links: BTreeMap<u32, LinkState>,
     /// Fabric registration that differs from the topology.
@@ -95,6 +111,15 @@ pub struct Event {
     pub gpu_instance: u32,
     /// Compute instance, `0xFFFF_FFFF` for the whole GPU instance.
     pub compute_instance: u32,
+}
+
+// === impl GpuState ===
+
+impl GpuState {
+    /// Whether MIG mode is on.
+    pub fn mig_on(&self, gpu: &Gpu) -> bool {
+        self.mig_enabled.unwrap_or(gpu.mig_enabled)
+    }
 }
 
 // === impl Event ===

@@ -36,6 +36,22 @@ pub(super) struct SliceSpec {
     /// Read one by one: each is kept as it is for the expressions.
     #[serde(default, deserialize_with = "or_default")]
     pub(super) devices: Vec<Value>,
+    #[serde(default, deserialize_with = "or_default")]
+    pub(super) shared_counters: Vec<CounterSet>,
+}
+
+/// Counters by name, of a slice or taken by a device.
+#[derive(Debug, Deserialize)]
+pub(super) struct CounterSet {
+    #[serde(alias = "counterSet")]
+    pub(super) name: String,
+    #[serde(default, deserialize_with = "or_default")]
+    pub(super) counters: BTreeMap<String, Counter>,
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct Counter {
+    pub(super) value: String,
 }
 
 #[derive(Debug, Deserialize)]
@@ -58,7 +74,7 @@ pub(super) struct Device {
     #[serde(default, deserialize_with = "or_default")]
     pub(super) taints: Vec<Taint>,
     #[serde(default, deserialize_with = "or_default")]
-    pub(super) consumes_counters: Vec<Value>,
+    pub(super) consumes_counters: Vec<CounterSet>,
     #[serde(default, deserialize_with = "or_default")]
     pub(super) allow_multiple_allocations: bool,
 }

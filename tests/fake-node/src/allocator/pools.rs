@@ -3,18 +3,21 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::AllocateError;
+use super::counters::{self, CounterId, Counters};
 use super::model::{Device, DeviceId, Slice};
 use crate::cel;
 
 /// All pools with a slice that the node can use.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Pools {
     /// Devices of complete pools.
     pub(super) candidates: Vec<Candidate>,
     /// Names of pools of which slices are missing.
     pub(super) incomplete: Vec<String>,
-    /// Pools, by `driver/pool`, with two devices of one name.
+    /// What is wrong with pools that cannot be used, by `driver/pool`.
     pub(super) invalid: BTreeMap<String, String>,
+    /// What devices of one pool share.
+    pub(super) counters: Counters,
 }
 
 /// A device.
@@ -24,6 +27,8 @@ pub(super) struct Candidate {
     pub(super) device: Device,
     /// Whether only this node can use it.
     pub(super) local: bool,
+    /// What it takes from the counters of its pool.
+    pub(super) consumes: BTreeMap<CounterId, cel::Quantity>,
     /// What it needs that is left out here.
     pub(super) unsupported: Option<&'static str>,
     /// As expressions see it, or why they cannot.
@@ -39,7 +44,7 @@ impl Pools {
             by_pool.entry((&slice.spec.driver, &slice.spec.pool.name)).or_default().push(slice);
         }
 
-        let mut pools = Self { candidates: Vec::new(), incomplete: Vec::new(), invalid: BTreeMap::new() };
+        let mut pools = Self::default();
         for ((driver, name), mut slices) in by_pool {
             let pool = format!("{driver}/{name}");
             let newest = slices.iter().map(|slice| slice.spec.pool.generation).max();
@@ -57,6 +62,7 @@ impl Pools {
     }
 
     fn add(&mut self, pool: &str, slices: &[&Slice]) -> Result<(), AllocateError> {
+        self.counters.add(pool, slices)?;
         let mut names = BTreeSet::new();
         for slice in slices {
             for object in &slice.spec.devices {
@@ -67,7 +73,7 @@ impl Pools {
                     source,
                 })?;
                 if !names.insert(device.name.clone()) {
-                    self.invalid.insert(pool.to_owned(), device.name.clone());
+                    self.invalid.insert(pool.to_owned(), format!("duplicate device name {}", device.name));
                 }
                 let driver = slice.spec.driver.clone();
                 let cel = cel::Device::new(&driver, object);
@@ -75,14 +81,19 @@ impl Pools {
                 let local = slice.spec.node_name.is_some();
                 let unsupported = if !local && !slice.spec.all_nodes {
                     Some("is in a slice that selects its nodes by labels or by device")
-                } else if !device.consumes_counters.is_empty() {
-                    Some("consumes counters")
                 } else if device.allow_multiple_allocations {
                     Some("can be allocated several times")
                 } else {
                     None
                 };
-                self.candidates.push(Candidate { id, device, local, unsupported, cel });
+                let consumes = counters::consumption(&device)?;
+                let candidate = Candidate { id, device, local, consumes, unsupported, cel };
+                if let Some(counter) = self.counters.unknown(&candidate) {
+                    let why =
+                        format!("device {} consumes {counter}, which the pool does not have", candidate.id.device);
+                    self.invalid.insert(pool.to_owned(), why);
+                }
+                self.candidates.push(candidate);
             }
         }
         Ok(())

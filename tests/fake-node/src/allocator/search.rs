@@ -4,6 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 
 use super::AllocateError;
 use super::constraint::Constraint;
+use super::counters::consumers;
 use super::model::DeviceId;
 use super::pools::{Candidate, Pools};
 use super::request::{Alternative, Count, Request};
@@ -24,6 +25,8 @@ pub(super) struct Search<'a> {
     requests: &'a [Request<'a>],
     constraints: &'a [Constraint<'a>],
     in_use: &'a BTreeSet<DeviceId>,
+    /// Those of them that take from counters.
+    consumers: Vec<&'a Candidate>,
     chosen: Vec<Choice<'a>>,
     /// What selectors said, by alternative and device.
     selected: HashMap<(*const Alternative<'a>, usize), bool>,
@@ -40,7 +43,8 @@ impl<'a> Search<'a> {
         in_use: &'a BTreeSet<DeviceId>,
     ) -> Self {
         let (chosen, selected) = (Vec::new(), HashMap::new());
-        Self { pools, requests, constraints, in_use, chosen, selected, steps: 0 }
+        let consumers = consumers(&pools.candidates, in_use);
+        Self { pools, requests, constraints, in_use, consumers, chosen, selected, steps: 0 }
     }
 
     /// The first solution.
@@ -132,16 +136,18 @@ impl<'a> Search<'a> {
         Ok(selected)
     }
 
-    /// Adds a device that is selected and free, unless a taint or a constraint forbids it.
+    /// Adds a device that is selected and free, unless counters, a taint or a constraint forbid it.
     fn choose(&mut self, alternative: &'a Alternative<'a>, candidate: &'a Candidate) -> Result<bool, AllocateError> {
         let pool = candidate.pool();
-        if let Some(device) = self.pools.invalid.get(&pool) {
-            return Err(AllocateError::PoolInvalid { pool, device: device.clone() });
+        if let Some(reason) = self.pools.invalid.get(&pool) {
+            return Err(AllocateError::PoolInvalid { pool, reason: reason.clone() });
         }
         if let Some(unsupported) = candidate.unsupported {
             return Err(AllocateError::Unsupported(format!("device {} {unsupported}", candidate.id)));
         }
-        if !alternative.tolerates(candidate) {
+        let others = self.consumers.iter().copied().chain(self.chosen.iter().map(|choice| choice.candidate));
+        let others: Vec<_> = others.collect();
+        if !self.pools.counters.suffice(candidate, &others) || !alternative.tolerates(candidate) {
             return Ok(false);
         }
         for constraint in self.constraints.iter().filter(|constraint| constraint.concerns(&alternative.name)) {

@@ -2,6 +2,7 @@
 
 use std::any::Any;
 use std::cmp::Ordering;
+use std::iter::Sum;
 use std::str::FromStr;
 
 use ::cel::common::types::{CelBool, CelInt, CelString, Type};
@@ -57,6 +58,13 @@ impl Val for Quantity {
 }
 
 impl StaticVal for Quantity {}
+
+/// Saturates: nobody has that much of anything.
+impl Sum for Quantity {
+    fn sum<I: Iterator<Item = Self>>(quantities: I) -> Self {
+        Self { nanos: quantities.fold(0, |sum, quantity| sum.saturating_add(quantity.nanos)) }
+    }
+}
 
 /// Declares `quantity` and its methods.
 pub(super) fn extension(env: &mut Env) -> Result<(), DeclarationError> {

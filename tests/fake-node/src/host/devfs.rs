@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
-use topology::Topology;
+use topology::{CapabilityNodes, Topology};
 
 use super::tree::{Tree, file};
 use super::{Error, guard, sysfs};
@@ -45,6 +45,14 @@ struct Node {
 // === impl DeviceNodes ===
 
 impl DeviceNodes {
+    /// The same for the nodes of MIG instances, which the mock NVML makes.
+    pub(super) fn of_capabilities(&self) -> CapabilityNodes {
+        match self {
+            Self::Real => CapabilityNodes::Real,
+            Self::Placeholders { .. } => CapabilityNodes::Placeholders,
+        }
+    }
+
     /// Makes one node or its placeholder.
     pub(super) fn add(&self, dev: &Tree, name: &str, major: u32, minor: u32, mode: u32) -> Result<(), Error> {
         dev.remove(name)?;

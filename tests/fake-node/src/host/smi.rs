@@ -5,7 +5,8 @@
 //!
 //! ```text
 //!  nvidia-smi, nvidia-smi.d/table     printed without arguments
-//!                           list      printed for -L
+//!                           list      printed for -L, a line for each GPU
+//!                           mig-<n>   printed below the line of GPU n, written by who creates or destroys MIG instances
 //!                           version   printed for --version
 //!                           calls     one line of arguments for each call, written by the script
 //!                           fail      if it is there: printed to standard error, and the script exits with 1
@@ -30,7 +31,14 @@ data="${0%/*}/nvidia-smi.d"
 [ -e "$data/fail" ] && { cat "$data/fail" >&2; exit 1; }
 case "${1-}" in
     '') cat "$data/table" ;;
-    -L | --list-gpus) cat "$data/list" ;;
+    -L | --list-gpus)
+        gpu=0
+        while IFS= read -r line; do
+            printf '%s\n' "$line"
+            [ ! -e "$data/mig-$gpu" ] || cat "$data/mig-$gpu"
+            gpu=$((gpu + 1))
+        done <"$data/list"
+        ;;
     --version) cat "$data/version" ;;
 esac
 "#;

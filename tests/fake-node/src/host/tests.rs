@@ -9,6 +9,8 @@ use tempfile::TempDir;
 
 use super::*;
 
+mod mig;
+
 /// A machine, and what keeps its directory.
 struct Machine {
     host: Host,

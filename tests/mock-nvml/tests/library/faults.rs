@@ -83,6 +83,29 @@ fn a_hanging_call_blocks_nobody_else_and_returns_when_released() {
 }
 
 #[test]
+fn a_late_fault_lets_the_call_do_its_work_and_says_otherwise() {
+    let machine = Machine::one_gpu();
+    let nvml = machine.nvml().expect("init");
+    let gpu = nvml.device_by_index(0).expect("a device");
+    let set = |late| Fault { call: "nvmlDeviceSetMigMode".into(), code: Some(999), late, ..Fault::default() };
+    machine.fault(set(false));
+    assert_eq!(code(gpu.set_mig_mode(true).map(drop)), 999);
+    assert_eq!(gpu.mig_mode().expect("a mode").current, 0);
+    machine.fault(set(true));
+    assert_eq!(code(gpu.set_mig_mode(true).map(drop)), 999);
+    assert_eq!(gpu.mig_mode().expect("a mode").current, 1);
+}
+
+#[test]
+fn a_late_fault_of_one_gpu_bites_the_look_up_of_that_gpu() {
+    let machine = Machine::with_gpus(2);
+    let nvml = machine.nvml().expect("init");
+    let call = "nvmlDeviceGetHandleByIndex".into();
+    machine.fault(Fault { call, gpu: Some(1), code: Some(999), late: true, ..Fault::default() });
+    assert_eq!([0, 1].map(|index| code(nvml.device_by_index(index).map(drop))), [0, 999]);
+}
+
+#[test]
 fn a_lost_gpu_is_counted_and_answers_nothing() {
     let machine = Machine::with_gpus(2);
     let nvml = machine.nvml().expect("init");

@@ -2,13 +2,15 @@
 
 use std::ffi::CStr;
 use std::fs;
+use std::path::PathBuf;
+use std::ptr;
 use std::thread;
 
 use nvml_wrapper::Nvml;
 use nvml_wrapper::bitmasks::InitFlags;
 use nvml_wrapper::bitmasks::event::EventTypes;
 use nvml_wrapper::error::NvmlError;
-use topology::Fault;
+use topology::{CapabilityNodes, Fault, HostFiles};
 
 use crate::machine::{Machine, code, gpus};
 
@@ -76,11 +78,21 @@ fn nothing_that_was_called_keeps_the_library_loaded_or_crashes_the_thread_that_c
     // Too large to count in bytes: the mock panics over it.
     topology.boards.values_mut().for_each(|board| board.memory_mib = u64::MAX);
     let machine = Machine::new(topology);
+    let [proc, dev, smi] = ["../proc", "../dev", "../smi"].map(PathBuf::from);
+    let files = HostFiles { proc, dev, smi, major: 237, nodes: CapabilityNodes::Placeholders };
+    machine.node.set_host_files(&files).expect("the host's files");
     let calls = || {
         let nvml = machine.nvml().expect("init");
         let gpu = nvml.device_by_index(0).expect("a device");
         assert_eq!(code(gpu.memory_info()), 999, "a panic is an unknown error");
         gpu.set_mig_mode(true).expect("set");
+        let (mut parent, mut child) = (ptr::null_mut(), ptr::null_mut());
+        // SAFETY: the pointers are to locals.
+        unsafe {
+            assert_eq!(nvml.lib().nvmlDeviceCreateGpuInstance(gpu.handle(), 9, &raw mut parent), 0);
+            assert_eq!(nvml.lib().nvmlGpuInstanceCreateComputeInstance(parent, 2, &raw mut child), 0);
+            assert_eq!(nvml.lib().nvmlComputeInstanceDestroy(child), 0);
+        }
         let mut events = nvml.create_event_set().expect("an event set");
         events = gpu.register_events(EventTypes::CRITICAL_XID_ERROR, events).expect("registered");
         assert!(matches!(events.wait(1), Err(NvmlError::Timeout)));

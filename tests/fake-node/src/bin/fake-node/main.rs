@@ -1,6 +1,7 @@
 //! `fake-node`: a Kubernetes node without a GPU, from the command line.
 
 mod demo;
+mod mig;
 mod show;
 mod signals;
 
@@ -79,6 +80,8 @@ enum Command {
         /// Where to build them: a new or empty directory with a short path
         dir: PathBuf,
     },
+    /// Create, destroy and list MIG instances of a node that is up, as its administrator does with nvidia-smi
+    Mig(mig::Mig),
     /// List the machines that can be played
     Topologies {
         /// Names alone, one a line
@@ -150,6 +153,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
             list(&mut out, false)?;
         }
         Command::Host { hardware, dir } => host(&hardware, &dir, &mut out)?,
+        Command::Mig(mig) => mig.run(&mut out)?,
         Command::Demo { machine, keep, full } => runtime.block_on(async {
             let mut signals = Signals::new()?;
             let (node, directory) = signals.or(machine.start()).await?;
