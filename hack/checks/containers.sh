@@ -120,7 +120,7 @@ make_debian() {
     ln -s "usr/$directory" "$tree/$directory"
   done
   unpack "$tree" debian
-  rm -r "$tree"/usr/share/{doc,locale,man}
+  rm -rf "$tree"/usr/share/{doc,locale,man}
   ln -s bash "$tree/bin/sh"
   cp "$work/probe-glibc" "$tree/bin/probe"
   chroot "$tree" /sbin/ldconfig
