@@ -101,6 +101,9 @@ struct Hardware {
     /// How its NVIDIA driver is installed
     #[arg(long, value_name = "LAYOUT", value_enum, default_value_t = Layout::Debian)]
     layout: Layout,
+    /// Give its GPUs DRM nodes, as the module nvidia-drm does
+    #[arg(long)]
+    drm: bool,
 }
 
 #[derive(Debug, Args)]
@@ -196,6 +199,7 @@ fn host(hardware: &Hardware, dir: &Path, out: &mut impl Write) -> anyhow::Result
     let library = directory_of_binaries()?.join(Settings::LIBRARY);
     present(&library)?;
     let builder = HostBuilder::new(hardware.topology()?, library).layout(hardware.layout);
+    let builder = if hardware.drm { builder.drm() } else { builder };
     refuse_real_driver(Path::new("/proc"), Path::new("/sys"))?;
     let host = builder.build(dir).context("cannot build the machine")?;
     tell_of_placeholders(host.device_nodes());
@@ -324,7 +328,8 @@ impl Machine {
             ),
         };
         let defaults = Settings::new(topology, &directory_of_binaries()?);
-        let settings = Settings { release: self.release, layout: self.hardware.layout, ..defaults };
+        let Hardware { layout, drm, .. } = self.hardware;
+        let settings = Settings { release: self.release, layout, drm, ..defaults };
         present(&settings.plugin)?;
         present(&settings.library)?;
         let node = Node::start(settings, directory.path()).await?;
