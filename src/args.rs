@@ -4,6 +4,7 @@
 //! over without renaming. Parsing has no side effects; what a path leads to is looked at when it is used.
 
 use std::net::SocketAddr;
+use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -148,6 +149,11 @@ pub struct Args {
     /// Accept plain files as device nodes. For machines without a GPU: see tests/fake-node
     #[arg(long, env = "PLACEHOLDER_DEVICES", hide = true, help_heading = "Host")]
     pub placeholder_devices: bool,
+
+    /// How fast the time of publishing runs, so that tests need not wait for hours. Without a twin in the environment,
+    /// where nobody would look for it
+    #[arg(long, value_name = "TIMES", default_value_t = NonZeroU32::MIN, hide = true, help_heading = "Kubernetes")]
+    pub time_scale: NonZeroU32,
 
     /// Address of /metrics, /healthz and /readyz: `host:port`, `:port`, or `off`
     #[arg(long, env = "HTTP_ENDPOINT", value_name = "ADDRESS", default_value = ":8080", help_heading = "Observation")]
@@ -320,6 +326,7 @@ mod tests {
     fn a_node_name_is_enough() {
         let args = parse(&["--node-name", "a"]).unwrap();
         assert_eq!(args.driver_name, "gpu.nvidia.com");
+        assert_eq!(args.time_scale.get(), 1, "time is real");
         assert_eq!(args.http_endpoint, Endpoint::At("[::]:8080".parse().unwrap()));
     }
 
@@ -334,6 +341,7 @@ mod tests {
             ("--http-endpoint", "8080", "host:port"),
             ("--pod-uid", "../x", "letters, digits"),
             ("--log-level", "loud", "expected error, warn"),
+            ("--time-scale", "0", "zero"),
         ] {
             let error = parse(&["--node-name", "a", flag, value]).unwrap_err().to_string();
             assert!(error.contains(sentence), "{flag} {value:?}: {error}");

@@ -19,6 +19,7 @@
 mod claim_status;
 mod claims;
 mod client;
+mod clock;
 mod node_events;
 pub mod publisher;
 mod request;
@@ -36,6 +37,7 @@ use std::path::PathBuf;
 pub use claim_status::{ClaimStatuses, DeviceStatus};
 pub use claims::ClaimError;
 pub use client::ConnectError;
+pub use clock::Clock;
 pub use node_events::NodeEvents;
 pub use publisher::{Metrics, Published, Publisher};
 pub use request::{Refusal, RequestError};
@@ -53,6 +55,8 @@ pub struct Settings {
     pub driver: String,
     /// The name of this node's Node object.
     pub node: String,
+    /// How fast time runs.
+    pub clock: Clock,
 }
 
 /// A connection to the API server. Cheap to clone; all clones share connections and the negotiated version.
@@ -62,6 +66,7 @@ pub struct Cluster {
     negotiated: Negotiated,
     driver: String,
     node: String,
+    clock: Clock,
 }
 
 // === impl Cluster ===
@@ -75,7 +80,7 @@ impl Cluster {
             }
         }
         let client = client::client(settings.kubeconfig.as_deref()).await?;
-        Ok(Self::new(client, &settings.driver, &settings.node))
+        Ok(Self { clock: settings.clock, ..Self::new(client, &settings.driver, &settings.node) })
     }
 
     fn new(client: kube::Client, driver: &str, node: &str) -> Self {
@@ -84,6 +89,7 @@ impl Cluster {
             negotiated: Negotiated::default(),
             driver: driver.to_owned(),
             node: node.to_owned(),
+            clock: Clock::REAL,
         }
     }
 }

@@ -84,6 +84,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         proc_root,
         dev_root,
         placeholder_devices,
+        time_scale,
         http_endpoint,
         log_format: _,
         log_level: _,
@@ -102,6 +103,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         kubeconfig,
         driver: driver_name.clone(),
         node: node_name.clone(),
+        clock: cluster::Clock::scaled(time_scale),
     })
     .await?;
     // Before any file is touched: a second instance by mistake ends here.

@@ -11,6 +11,7 @@ use topology::mig_uuid;
 
 use crate::call::nvml;
 use crate::code::{Answer, Code};
+use crate::gpu_instance::is_for_graphics;
 use crate::handle;
 use crate::out::{all, blank, chars, put, version_word, word};
 use crate::part::GpuPart;
@@ -18,6 +19,9 @@ use crate::part::GpuPart;
 /// `NVML_COMPUTE_INSTANCE_PROFILE_COUNT` of NVML 13.5, and `NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_COUNT`.
 const PROFILES: c_uint = 9;
 const ENGINE_PROFILES: c_uint = 1;
+
+/// `NVML_COMPUTE_INSTANCE_PROFILE_CAPS_GFX`.
+const CAPABLE_OF_GRAPHICS: c_uint = 1;
 
 nvml! {
     fn nvmlGpuInstanceGetComputeInstanceProfileInfo(
@@ -140,13 +144,14 @@ unsafe fn describe(
 ) -> Answer {
     let around = part.profile()?;
     // SAFETY: the caller keeps the contract, and the version word says which struct it is; the third version is the
-    // second with one more member at its end, which is zero: no instance of these boards is for graphics.
+    // second with one more member at its end.
     unsafe {
         let version = word(info.cast())?;
         let info = if version == version_word::<nvmlComputeInstanceProfileInfo_v2_t>(2) {
             blank(info)?
         } else if version == version_word::<nvmlComputeInstanceProfileInfo_v3_t>(3) {
-            blank(info.cast::<nvmlComputeInstanceProfileInfo_v3_t>())?;
+            let third = blank(info.cast::<nvmlComputeInstanceProfileInfo_v3_t>())?;
+            third.capabilities = if is_for_graphics(around) { CAPABLE_OF_GRAPHICS } else { 0 };
             &mut *info
         } else {
             return Err(Code::ARGUMENT_VERSION_MISMATCH);

@@ -162,12 +162,17 @@ unsafe fn describe(profile: &Profile, info: *mut nvmlGpuInstanceProfileInfo_v2_t
             fill!(blank(info)?, version);
         } else if version == version_word::<nvmlGpuInstanceProfileInfo_v3_t>(3) {
             let info = fill!(blank(info.cast::<nvmlGpuInstanceProfileInfo_v3_t>())?, version);
-            info.capabilities = if GRAPHICS.contains(&profile.index) { CAPABLE_OF_GRAPHICS } else { 0 };
+            info.capabilities = if is_for_graphics(profile) { CAPABLE_OF_GRAPHICS } else { 0 };
         } else {
             return Err(Code::ARGUMENT_VERSION_MISMATCH);
         }
     }
     Ok(())
+}
+
+/// Whether instances of a profile can be used for graphics.
+pub(crate) fn is_for_graphics(profile: &Profile) -> bool {
+    GRAPHICS.contains(&profile.index)
 }
 
 fn by_index<'a>(gpu: &'a Device<'_>, index: c_uint) -> Answer<&'a Profile> {

@@ -7,7 +7,7 @@
 //!                      session ─▶ node  topology.json read at init, state.json read again when it changed
 //!                        │
 //!                        ├─ system device pci memory affinity nvlink fabric health fields sensors       answers
-//!                        ├─ mig gpu_instance compute_instance    over the rules of `topology::mig`
+//!                        ├─ mig gpu_instance compute_instance processes    over the rules of `topology::mig`
 //!                        ├─ events      event sets over events.jsonl
 //!                        └─ stubs       every other function: NOT_SUPPORTED            (generated from nvml.h)
 //! ```
@@ -54,6 +54,7 @@ mod nvlink;
 mod out;
 mod part;
 mod pci;
+mod processes;
 mod report;
 mod sensors;
 mod session;

@@ -1,10 +1,10 @@
-//! What changes all the time on a real machine and is constant here: an idle, cool GPU without processes.
+//! What changes all the time on a real machine and is constant here: an idle, cool GPU.
 
 use std::ffi::{c_uint, c_ulonglong};
 
 use nvml_wrapper_sys::bindings::{
-    nvmlEnableState_t, nvmlProcessInfo_t, nvmlProcessInfo_v1_t, nvmlProcessInfo_v2_t, nvmlPstates_t, nvmlTemperature_t,
-    nvmlTemperatureSensors_t, nvmlTemperatureThresholds_t, nvmlUtilization_t,
+    nvmlEnableState_t, nvmlPstates_t, nvmlTemperature_t, nvmlTemperatureSensors_t, nvmlTemperatureThresholds_t,
+    nvmlUtilization_t,
 };
 
 use crate::call::nvml;
@@ -85,23 +85,5 @@ nvml! {
     fn nvmlDeviceGetPerformanceState, nvmlDeviceGetPowerState(gpu: Device, state: *mut nvmlPstates_t) {
         let _ = gpu;
         put(state, 0)
-    }
-
-    fn nvmlDeviceGetComputeRunningProcesses, nvmlDeviceGetGraphicsRunningProcesses,
-       nvmlDeviceGetMPSComputeRunningProcesses(gpu: Device, count: *mut c_uint, infos: *mut nvmlProcessInfo_v1_t) {
-        let _ = (gpu, infos);
-        put(count, 0)
-    }
-
-    fn nvmlDeviceGetComputeRunningProcesses_v2, nvmlDeviceGetGraphicsRunningProcesses_v2,
-       nvmlDeviceGetMPSComputeRunningProcesses_v2(gpu: Device, count: *mut c_uint, infos: *mut nvmlProcessInfo_v2_t) {
-        let _ = (gpu, infos);
-        put(count, 0)
-    }
-
-    fn nvmlDeviceGetComputeRunningProcesses_v3, nvmlDeviceGetGraphicsRunningProcesses_v3,
-       nvmlDeviceGetMPSComputeRunningProcesses_v3(gpu: Device, count: *mut c_uint, infos: *mut nvmlProcessInfo_t) {
-        let _ = (gpu, infos);
-        put(count, 0)
     }
 }

@@ -21,7 +21,7 @@ use nvml_wrapper_sys::bindings::{
 
 use crate::{
     affinity, compute_instance, device, events, fabric, fields, gpu_instance, health, memory, mig, nvlink, pci,
-    sensors, session, system,
+    processes, sensors, session, system,
 };
 
 const _: unsafe extern "C" fn(nvmlComputeInstance_t) -> nvmlReturn_t = compute_instance::nvmlComputeInstanceDestroy;
@@ -51,11 +51,11 @@ const _: unsafe extern "C" fn(nvmlDevice_t, *mut nvmlC2cModeInfo_v1_t) -> nvmlRe
 const _: unsafe extern "C" fn(nvmlDevice_t, *mut c_uint) -> nvmlReturn_t = mig::nvmlDeviceGetComputeInstanceId;
 const _: unsafe extern "C" fn(nvmlDevice_t, *mut nvmlComputeMode_t) -> nvmlReturn_t = device::nvmlDeviceGetComputeMode;
 const _: unsafe extern "C" fn(nvmlDevice_t, *mut c_uint, *mut nvmlProcessInfo_v1_t) -> nvmlReturn_t =
-    sensors::nvmlDeviceGetComputeRunningProcesses;
+    processes::nvmlDeviceGetComputeRunningProcesses;
 const _: unsafe extern "C" fn(nvmlDevice_t, *mut c_uint, *mut nvmlProcessInfo_v2_t) -> nvmlReturn_t =
-    sensors::nvmlDeviceGetComputeRunningProcesses_v2;
+    processes::nvmlDeviceGetComputeRunningProcesses_v2;
 const _: unsafe extern "C" fn(nvmlDevice_t, *mut c_uint, *mut nvmlProcessInfo_t) -> nvmlReturn_t =
-    sensors::nvmlDeviceGetComputeRunningProcesses_v3;
+    processes::nvmlDeviceGetComputeRunningProcesses_v3;
 const _: unsafe extern "C" fn(*mut c_uint) -> nvmlReturn_t = device::nvmlDeviceGetCount;
 const _: unsafe extern "C" fn(*mut c_uint) -> nvmlReturn_t = device::nvmlDeviceGetCount_v2;
 const _: unsafe extern "C" fn(nvmlDevice_t, c_uint, *mut c_ulong) -> nvmlReturn_t = affinity::nvmlDeviceGetCpuAffinity;
@@ -103,11 +103,11 @@ const _: unsafe extern "C" fn(nvmlDevice_t, c_uint, *mut nvmlGpuInstance_t, *mut
     gpu_instance::nvmlDeviceGetGpuInstances;
 const _: unsafe extern "C" fn(nvmlDevice_t, *mut c_uint) -> nvmlReturn_t = pci::nvmlDeviceGetGpuMaxPcieLinkGeneration;
 const _: unsafe extern "C" fn(nvmlDevice_t, *mut c_uint, *mut nvmlProcessInfo_v1_t) -> nvmlReturn_t =
-    sensors::nvmlDeviceGetGraphicsRunningProcesses;
+    processes::nvmlDeviceGetGraphicsRunningProcesses;
 const _: unsafe extern "C" fn(nvmlDevice_t, *mut c_uint, *mut nvmlProcessInfo_v2_t) -> nvmlReturn_t =
-    sensors::nvmlDeviceGetGraphicsRunningProcesses_v2;
+    processes::nvmlDeviceGetGraphicsRunningProcesses_v2;
 const _: unsafe extern "C" fn(nvmlDevice_t, *mut c_uint, *mut nvmlProcessInfo_t) -> nvmlReturn_t =
-    sensors::nvmlDeviceGetGraphicsRunningProcesses_v3;
+    processes::nvmlDeviceGetGraphicsRunningProcesses_v3;
 const _: unsafe extern "C" fn(nvmlDevice_t, *mut c_uint, *mut c_uint) -> nvmlReturn_t =
     device::nvmlDeviceGetGspFirmwareMode;
 const _: unsafe extern "C" fn(nvmlDevice_t, *mut c_char) -> nvmlReturn_t = device::nvmlDeviceGetGspFirmwareVersion;
@@ -122,11 +122,11 @@ const _: unsafe extern "C" fn(*const nvmlUUID_t, *mut nvmlDevice_t) -> nvmlRetur
     device::nvmlDeviceGetHandleByUUIDV;
 const _: unsafe extern "C" fn(nvmlDevice_t, *mut c_uint) -> nvmlReturn_t = device::nvmlDeviceGetIndex;
 const _: unsafe extern "C" fn(nvmlDevice_t, *mut c_uint, *mut nvmlProcessInfo_v1_t) -> nvmlReturn_t =
-    sensors::nvmlDeviceGetMPSComputeRunningProcesses;
+    processes::nvmlDeviceGetMPSComputeRunningProcesses;
 const _: unsafe extern "C" fn(nvmlDevice_t, *mut c_uint, *mut nvmlProcessInfo_v2_t) -> nvmlReturn_t =
-    sensors::nvmlDeviceGetMPSComputeRunningProcesses_v2;
+    processes::nvmlDeviceGetMPSComputeRunningProcesses_v2;
 const _: unsafe extern "C" fn(nvmlDevice_t, *mut c_uint, *mut nvmlProcessInfo_t) -> nvmlReturn_t =
-    sensors::nvmlDeviceGetMPSComputeRunningProcesses_v3;
+    processes::nvmlDeviceGetMPSComputeRunningProcesses_v3;
 const _: unsafe extern "C" fn(nvmlDevice_t, *mut c_uint) -> nvmlReturn_t = mig::nvmlDeviceGetMaxMigDeviceCount;
 const _: unsafe extern "C" fn(nvmlDevice_t, *mut c_uint) -> nvmlReturn_t = pci::nvmlDeviceGetMaxPcieLinkGeneration;
 const _: unsafe extern "C" fn(nvmlDevice_t, *mut c_uint) -> nvmlReturn_t = pci::nvmlDeviceGetMaxPcieLinkWidth;

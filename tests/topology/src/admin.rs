@@ -97,6 +97,20 @@ impl NodeDir {
         destroyed.map_err(Error::Mig)
     }
 
+    /// Has processes use a MIG device, and no others; none lets it go.
+    pub fn occupy(&self, gpu: usize, gpu_instance: u32, compute_instance: u32, pids: &[u32]) -> Result<(), Error> {
+        let topology = self.topology()?;
+        let occupied = self.update(|state| {
+            let (_, instances) = on(&topology, state, gpu)?;
+            let mut all = instances.gpu_instances.iter_mut().filter(|gi| gi.id == gpu_instance);
+            let mut inside = all.next().into_iter().flat_map(|gi| &mut gi.compute_instances);
+            let device = inside.find(|ci| ci.id == compute_instance).ok_or(Refusal::NoInstance)?;
+            pids.clone_into(&mut device.pids);
+            Ok(())
+        })?;
+        occupied.map_err(Error::Mig)
+    }
+
     /// Resets a GPU, or does with it what a reset does: the pending MIG mode comes into force, all instances are gone,
     /// and with them what a reset mends.
     pub fn reset(&self, gpu: usize) -> Result<(), Error> {

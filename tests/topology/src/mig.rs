@@ -145,8 +145,9 @@ pub enum Refusal {
     /// There is no such instance.
     #[error("there is no such instance")]
     NoInstance,
-    /// Compute instances live in the GPU instance, or instances on the GPU whose mode should change.
-    #[error("it is in use by instances")]
+    /// Processes use the compute instance, compute instances live in the GPU instance, or instances on the GPU whose mode
+    /// should change.
+    #[error("it is in use by instances or processes")]
     InUse,
 }
 

@@ -46,6 +46,9 @@ pub struct ComputeInstance {
     pub index: u32,
     /// `MIG-` and a UUID that no other instance ever had.
     pub uuid: String,
+    /// Processes that use it. It cannot be destroyed meanwhile.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub pids: Vec<u32>,
 }
 
 // === impl Instances ===
@@ -115,7 +118,8 @@ impl Instances {
         let placement = candidates.find(|&placement| instance.is_free(placement)).ok_or(Refusal::NoRoom)?;
         let id = lowest_free(|id| instance.compute_instance(id).is_some());
         self.births += 1;
-        let created = ComputeInstance { id, profile: profile.id, placement, birth: self.births, index, uuid };
+        let created =
+            ComputeInstance { id, profile: profile.id, placement, birth: self.births, index, uuid, pids: vec![] };
         instance.compute_instances.push(created);
         Ok(id)
     }
@@ -124,6 +128,9 @@ impl Instances {
     pub fn destroy_compute(&mut self, gpu_instance: u32, id: u32) -> Result<(), Refusal> {
         let instance = self.gpu_instances.iter_mut().find(|gi| gi.id == gpu_instance).ok_or(Refusal::NoInstance)?;
         let at = instance.compute_instances.iter().position(|ci| ci.id == id).ok_or(Refusal::NoInstance)?;
+        if !instance.compute_instances[at].pids.is_empty() {
+            return Err(Refusal::InUse);
+        }
         instance.compute_instances.remove(at);
         Ok(())
     }

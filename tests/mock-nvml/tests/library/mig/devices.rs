@@ -4,7 +4,7 @@ use std::ffi::{CStr, c_char};
 use std::mem::zeroed;
 use std::ptr;
 
-use nvml_wrapper_sys::bindings::{nvmlDevice_t, nvmlDeviceAttributes_t, nvmlMemory_t, nvmlReturn_t};
+use nvml_wrapper_sys::bindings::{nvmlDevice_t, nvmlDeviceAttributes_t, nvmlMemory_t, nvmlProcessInfo_t, nvmlReturn_t};
 
 use super::{Answer, Mig, answer};
 use crate::machine::code;
@@ -120,4 +120,32 @@ fn a_device_is_found_by_its_uuid_in_every_process() {
     assert_eq!(code(device.name()), 2);
     assert!(nvml.device_by_uuid(created.uuid.as_str()).is_err());
     assert_eq!(mig.state().mig.births, 0, "the other GPU is another one");
+}
+
+#[test]
+fn a_device_with_processes_is_in_use_and_says_by_which() {
+    let mig = Mig::on();
+    let node = &mig.machine.node;
+    let [busy, idle] = [0, 1].map(|_| node.create_instance(0, 19, None).expect("an instance"));
+    node.occupy(0, busy.gpu_instance, 0, &[42, 43]).expect("occupied");
+    let running = |device, room: u32| {
+        // SAFETY: all members are numbers.
+        let mut infos: [nvmlProcessInfo_t; 4] = unsafe { zeroed() };
+        let mut count = room;
+        // SAFETY: the array has room for as many as any call says.
+        let code =
+            unsafe { mig.lib.nvmlDeviceGetComputeRunningProcesses_v3(device, &raw mut count, infos.as_mut_ptr()) };
+        (code, count, infos.map(|info| (info.pid, info.gpuInstanceId, info.computeInstanceId)))
+    };
+    let [first, second] = [0, 1].map(|index| mig.device(index).expect("a MIG device"));
+    let gi = busy.gpu_instance;
+    assert_eq!(running(first, 4), (0, 2, [(42, gi, 0), (43, gi, 0), (0, 0, 0), (0, 0, 0)]));
+    assert_eq!(running(mig.gpu, 4), running(first, 4));
+    assert_eq!(running(second, 4).1, 0);
+    assert_eq!((running(first, 0).0, running(first, 0).1), (7, 2));
+
+    assert!(node.destroy_instance(0, gi).is_err());
+    node.destroy_instance(0, idle.gpu_instance).expect("destroyed");
+    node.occupy(0, gi, 0, &[]).expect("let go");
+    node.destroy_instance(0, gi).expect("destroyed");
 }

@@ -94,6 +94,31 @@ fn names_come_in_versioned_structs() {
 }
 
 #[test]
+fn profiles_for_graphics_say_so_in_the_third_version() {
+    let mig = Mig::on_table("rtx-pro-6000-96gb");
+    let of_gpu = |index| {
+        // SAFETY: all members are numbers.
+        let mut info: nvmlGpuInstanceProfileInfo_v3_t = unsafe { zeroed() };
+        info.version = 0x0300_0098;
+        // SAFETY: the pointer is to a local, which the version word describes.
+        let code = unsafe { mig.lib.nvmlDeviceGetGpuInstanceProfileInfoV(mig.gpu, index, (&raw mut info).cast()) };
+        answer(code, info.capabilities)
+    };
+    assert_eq!([of_gpu(0), of_gpu(10)], [Ok(0), Ok(2)]);
+    let inside = |profile| {
+        let parent = mig.create(profile).expect("an instance");
+        // SAFETY: all members are numbers.
+        let mut info: nvmlComputeInstanceProfileInfo_v3_t = unsafe { zeroed() };
+        info.version = 0x0300_008c;
+        let out = (&raw mut info).cast();
+        // SAFETY: the pointer is to a local, which the version word describes.
+        let code = unsafe { mig.lib.nvmlGpuInstanceGetComputeInstanceProfileInfoV(parent, 0, 0, out) };
+        answer(code, (info.version, info.capabilities))
+    };
+    assert_eq!([inside(14), inside(47)], [Ok((0x0300_008c, 0)), Ok((0x0300_008c, 1))]);
+}
+
+#[test]
 fn two_profiles_may_have_one_name() {
     let mig = Mig::on_table("a30-two-of-a-name");
     let [first, second] =
