@@ -72,7 +72,7 @@ use self::waiting::{ITS_GPUS, THE_CLAIM, turn_by};
 use crate::cdi;
 use crate::claim::plan::{plan, wanted};
 use crate::claim::{Claim, ClaimName, ClaimUid};
-use crate::device::{DeviceName, GpuUuid, MigUuid, Node};
+use crate::device::{DeviceName, GpuUuid, Node};
 use crate::inventory::Views;
 
 /// How many steps of the machine are on the disk at once, each on a thread that may block. Others wait without one, so that
@@ -129,7 +129,7 @@ pub struct PreparedDevice {
     /// The GPU that it is, or is a part of.
     pub gpu: GpuUuid,
     /// The MIG device that it is, if it is a part.
-    pub mig: Option<MigUuid>,
+    pub mig: Option<crate::device::MigUuid>,
 }
 
 #[derive(Debug)]

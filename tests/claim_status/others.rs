@@ -5,7 +5,7 @@ use fake_node::kubelet::ClaimRef;
 use fake_node::node::{DRIVER, NODE};
 use fake_node::release::Release;
 use gpu_dra_plugin::claim::{ClaimName, ClaimUid};
-use gpu_dra_plugin::cluster::{ClaimStatuses, Cluster, DeviceStatus, Settings};
+use gpu_dra_plugin::cluster::{ClaimStatuses, Clock, Cluster, DeviceStatus, Settings};
 use gpu_dra_plugin::device::GpuUuid;
 use serde_json::{Value, json};
 
@@ -84,8 +84,8 @@ async fn two_nodes_that_share_a_claim_keep_each_others_entries() {
 
     let mut nodes = Vec::new();
     for node in ["node-a", "node-b"] {
-        let (kubeconfig, driver) = (Some(kubeconfig.clone()), DRIVER.to_owned());
-        let cluster = Cluster::connect(&Settings { kubeconfig, driver, node: node.to_owned() }).await.unwrap();
+        let (kubeconfig, driver, clock) = (Some(kubeconfig.clone()), DRIVER.to_owned(), Clock::REAL);
+        let cluster = Cluster::connect(&Settings { kubeconfig, driver, node: node.to_owned(), clock }).await.unwrap();
         let (sender, is_prepared) = tokio::sync::watch::channel(true);
         let (statuses, task) = ClaimStatuses::new(cluster, move |_| *is_prepared.borrow());
         tokio::spawn(task);
