@@ -141,7 +141,8 @@ impl Record {
     pub(super) fn answer(&self) -> Vec<PreparedDevice> {
         let device = |RecordedDevice { planned, cdi_ids, made: _ }: &RecordedDevice| {
             let Wanted { pool, device, share_id, requests, usage: _ } = planned.wanted.clone();
-            PreparedDevice { requests, pool, device, cdi_ids: cdi_ids.clone(), share_id }
+            let mig = planned.part.as_ref().and_then(|part| part.uuid.clone());
+            PreparedDevice { requests, pool, device, cdi_ids: cdi_ids.clone(), share_id, gpu: planned.gpu.clone(), mig }
         };
         self.devices.iter().map(device).collect()
     }
