@@ -162,12 +162,16 @@ impl Keeper {
         let gpus = turn_by(by, ITS_GPUS, shared.locks.gpus(&record.gpus())).await?;
         let (node, found) = (Arc::clone(node), Arc::clone(found));
         // A claim of an earlier boot gets its parts again when it is prepared again.
-        let has_parts = shared.has_parts(&record, &node, by).await?;
+        let missing = shared.missing_parts(&record, &node, by).await?;
         let step = move |machine: &Machine| {
             // At the end of the process this task is dropped. The spec is not written after the locks are given back:
             // another process may have unprepared the claim by then.
             let _locks = (lock, gpus);
-            if has_parts { machine.restore(&record, &node, &found) } else { machine.forsake(&record) }
+            if missing.is_empty() {
+                machine.restore(&record, &node, &found)
+            } else {
+                machine.forsake(&record, &missing)
+            }
         };
         shared.blocking(step).await
     }
