@@ -1,4 +1,4 @@
-//! EDGE to the Kubernetes API: claims come in, slices go out.
+//! EDGE to the Kubernetes API: claims come in, slices and the status of claims go out.
 //!
 //! ```text
 //!            kubelet's call                                       what the node has
@@ -16,6 +16,7 @@
 //! Nothing here needs the API server at start: the first call finds out which versions it speaks. What it answers is
 //! checked like any other input.
 
+mod claim_status;
 mod claims;
 mod client;
 mod clock;
@@ -33,6 +34,7 @@ pub mod fuzz;
 
 use std::path::PathBuf;
 
+pub use claim_status::{ClaimStatuses, DeviceStatus};
 pub use claims::ClaimError;
 pub use client::ConnectError;
 pub use clock::Clock;

@@ -137,10 +137,9 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     // Before the first look gives names.
     inventory.remember(preparer.names());
 
-    let damage = damage::report(preparer.clone(), &cluster, &mut registry);
     let kubelet_metrics = kubelet::Metrics::register(&mut registry);
     let (health, snapshots) = watch::channel(Arc::default());
-    let dra = kubelet::Dra::new(cluster.clone(), preparer.clone());
+    let (dra, claim_statuses) = dra_and_statuses(&cluster, &preparer);
     let dra = kubelet::serve_dra(&kubelet, dra, snapshots, &kubelet_metrics).await?;
 
     // Everything that runs until the end. Dropping it stops it, in whatever it is at: all of it may be killed too.
@@ -151,7 +150,8 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     running.spawn(Offer::new(layout, node_name.clone(), preparer.clone()).keep(views.clone(), pool));
     running.spawn(report_health(views.clone(), node_name, health));
     running.spawn(publisher.run());
-    running.spawn(damage);
+    running.spawn(damage::report(preparer.clone(), &cluster, &mut registry));
+    running.spawn(claim_statuses);
     running.spawn(Collector::new(cluster, preparer.clone(), dra.tasks(), &mut registry).run());
 
     until_specs_kept(&stop, &preparer, views.clone()).await;
@@ -172,6 +172,16 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     dra.close(GRACE).await;
     info!("stopped");
     outcome
+}
+
+/// The DRA service, and the task that writes to the status of claims what it has done.
+fn dra_and_statuses(
+    cluster: &cluster::Cluster,
+    preparer: &Preparer,
+) -> (kubelet::Dra, impl Future<Output = ()> + Send + use<>) {
+    let records = preparer.clone();
+    let (statuses, task) = cluster::ClaimStatuses::new(cluster.clone(), move |uid| records.claims().contains(uid));
+    (kubelet::Dra::new(cluster.clone(), preparer.clone(), statuses), task)
 }
 
 /// Waits until the specs of all prepared claims are what containers can start from, but not for what may never come.

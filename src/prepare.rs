@@ -140,6 +140,10 @@ pub struct PreparedDevice {
     pub cdi_ids: Vec<String>,
     /// Which share, where a device is allocated several times.
     pub share_id: Option<String>,
+    /// The GPU that it is, or is a part of.
+    pub gpu: GpuUuid,
+    /// The MIG device that it is, if it is a part.
+    pub mig: Option<crate::device::MigUuid>,
 }
 
 #[derive(Debug)]

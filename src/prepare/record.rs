@@ -139,9 +139,11 @@ impl Record {
 
     /// The answer to the kubelet.
     pub(super) fn answer(&self) -> Vec<PreparedDevice> {
-        let device = |RecordedDevice { planned, cdi_ids, made: _ }: &RecordedDevice| {
+        let device = |RecordedDevice { planned, cdi_ids, made }: &RecordedDevice| {
             let Wanted { pool, device, share_id, requests, usage: _ } = planned.wanted.clone();
-            PreparedDevice { requests, pool, device, cdi_ids: cdi_ids.clone(), share_id }
+            let made = made.as_ref().map(|made| made.uuid.clone());
+            let mig = made.or_else(|| planned.part.as_ref().and_then(|part| part.uuid.clone()));
+            PreparedDevice { requests, pool, device, cdi_ids: cdi_ids.clone(), share_id, gpu: planned.gpu.clone(), mig }
         };
         self.devices.iter().map(device).collect()
     }
