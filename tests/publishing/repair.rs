@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::scene::{Scene, generation, name, owner_uid, readiness, uid, watches};
 
 /// What users of NVIDIA's driver wait half a minute to a minute for.
-const SOON: Duration = Duration::from_secs(5);
+pub(crate) const SOON: Duration = Duration::from_secs(5);
 
 #[tokio::test]
 async fn a_slice_deleted_right_after_an_update_is_back_within_seconds() {

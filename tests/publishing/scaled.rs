@@ -17,7 +17,7 @@ const MINUTE: Duration = Duration::from_secs(1);
 const SECONDS: &str = "--time-scale=60";
 
 /// Short pauses between watches, and watches that do not end by themselves during a test: they last 24 seconds.
-const PAUSES: &str = "--time-scale=10";
+pub(crate) const PAUSES: &str = "--time-scale=10";
 
 /// An hour is three seconds.
 const HOURS: &str = "--time-scale=1200";
