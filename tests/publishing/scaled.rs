@@ -16,7 +16,7 @@ const MINUTES: &str = "--time-scale=240";
 const MINUTE: Duration = Duration::from_secs(1);
 const SECONDS: &str = "--time-scale=60";
 
-/// Short pauses between watches, and watches that do not end by themselves during a test: they last 24 seconds.
+/// Short pauses, and watches that do not end by themselves during a test: they last 24 seconds.
 pub(crate) const PAUSES: &str = "--time-scale=10";
 
 /// An hour is three seconds.
