@@ -1,16 +1,18 @@
 //! Keeps the specs of prepared claims right while the node changes under them.
 //!
 //! ```text
-//!  a look at the GPUs ──▶ look at what specs are made of ──▶ the same as last time?
-//!                                                              ├─ no ──▶ the spec of every claim
-//!                                                              └─ yes ─▶ specs not found right since then, if any
+//!  a look at the GPUs ──▶ is there a reason ──▶ look at what specs are made of ──▶ the same as last time?
+//!                         to look further?                                          ├─ no ──▶ the spec of every claim
+//!                                                                                   └─ yes ─▶ specs not found right
+//!                                                                                             since then, if any
 //! ```
 //!
 //! Minors move when a GPU goes or comes back, a driver's files change when it is upgraded, and the kernel gives
 //! nvidia-uvm another major whenever that module is loaded. A container that starts from a spec of before gets a GPU
-//! that does not work, or another's. Nobody tells when such a thing happens, so what specs are made of is compared at
-//! every look at the GPUs. That costs some 600 system calls (1 ms), whatever the number of claims, and also says whether
-//! claims can be prepared at all.
+//! that does not work, or another's. Nobody tells when such a thing happens, so what specs are made of is compared again
+//! and again, which also says whether claims can be prepared at all. It costs some 1000 system calls, whatever the number of
+//! claims, and is most of what an idle plugin does. So it waits for every third look at the GPUs, unless these have
+//! changed, something was missing or failed the last time, or a claim is new.
 //!
 //! The spec of a claim whose GPU is gone is removed, and written again when the GPU is back: its minor may become that of
 //! another GPU. So is that of one whose MIG device is gone, since its ids may become those of another. These are the cases
@@ -36,6 +38,9 @@ use crate::device::Node;
 /// How long a claim may be somebody else's before the next look has to do.
 const PATIENCE: Duration = Duration::from_secs(1);
 
+/// Every how many looks at the GPUs there is one at what specs are made of, where nothing asks for it before.
+pub(super) const EVERY: u32 = 3;
+
 /// Makes specs right, and remembers what it made them of.
 ///
 /// A prepare looks at the GPUs under the lock of its claim, and may write a spec of that look after the next one. So a
@@ -44,6 +49,8 @@ pub(super) struct Keeper {
     shared: Arc<Shared>,
     /// `None` if nobody knows what the specs say.
     made_of: Option<(Arc<Node>, Arc<Found>)>,
+    /// How many looks at the GPUs ago that was.
+    age: u32,
     /// The claims that need nothing as long as that does not change.
     right: BTreeSet<ClaimUid>,
     /// The claims whose specs could not be made right and why, as logged.
@@ -55,7 +62,7 @@ pub(super) struct Keeper {
 impl Keeper {
     /// One that takes no spec for right.
     pub(super) fn new(shared: Arc<Shared>) -> Self {
-        Self { shared, made_of: None, right: BTreeSet::new(), failed: BTreeMap::new() }
+        Self { shared, made_of: None, age: 0, right: BTreeSet::new(), failed: BTreeMap::new() }
     }
 
     /// Looks at what specs are made of, and makes those of all prepared claims right for it. Each failure is logged once.
@@ -81,9 +88,21 @@ impl Keeper {
         self.shared.specs_kept.cancel();
     }
 
-    async fn look(&self, node: Arc<Node>) -> Result<Arc<Found>, Error> {
+    async fn look(&mut self, node: Arc<Node>) -> Result<Arc<Found>, Error> {
         self.catch_up().await?;
+        self.age += 1;
+        if let Some(known) = self.known(&node) {
+            return Ok(known);
+        }
+        self.age = 0;
         self.shared.blocking(move |machine| machine.look(&node)).await.map(Arc::new)
+    }
+
+    /// What specs were made of, if there is no reason to look again.
+    fn known(&self, node: &Arc<Node>) -> Option<Arc<Found>> {
+        let (made_of, found) = self.made_of.as_ref().filter(|_| self.age < EVERY)?;
+        let is_quiet = made_of == node && self.shared.views.failure.borrow().is_none();
+        (is_quiet && self.shared.machine.claims().is_subset(&self.right)).then(|| Arc::clone(found))
     }
 
     /// Says whether claims can be prepared, if that has changed.
