@@ -117,6 +117,7 @@ pub fn plan(claim: &Claim, pool: &str, node: &Node) -> Result<Plan, PlanError> {
     }
     let devices: Result<Vec<_>, _> = wanted.into_iter().map(|wanted| find::find(wanted, pool, node)).collect();
     let plan = Plan { devices: devices? };
+    admission::refuse_overlap(&plan.devices)?;
     configs::check(&configs, claim, &plan)?;
     Ok(plan)
 }
