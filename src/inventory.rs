@@ -261,6 +261,7 @@ impl Inventory {
 
     /// Looks once, logs what is new and passes it on. `false` where nothing was learnt.
     pub async fn look(&mut self) -> bool {
+        self.partitioner.begin().await;
         let discovery = match discover(&self.session, &self.roots, &mut self.names, &mut self.last).await {
             Ok(discovery) => discovery,
             Err(error) => {
@@ -290,7 +291,11 @@ impl Inventory {
             if current.as_deref() == Some(&node) {
                 return false;
             }
-            tracing::info!(gpus = node.gpus.len(), driver = node.driver.version, "the node's GPUs have changed");
+            if current.as_ref().is_some_and(|before| before.without_instances() == node.without_instances()) {
+                tracing::debug!("GPU instances have come or gone");
+            } else {
+                tracing::info!(gpus = node.gpus.len(), driver = node.driver.version, "the node's GPUs have changed");
+            }
             *current = Some(Arc::new(node));
             true
         });
