@@ -171,6 +171,18 @@ pub struct ParseError {
     pub expected: &'static str,
 }
 
+// === impl Node ===
+
+impl Node {
+    /// The same without GPU instances, which come and go with claims.
+    #[must_use]
+    pub fn without_instances(&self) -> Self {
+        let mut node = self.clone();
+        node.gpus.iter_mut().for_each(|gpu| gpu.mig.instances.clear());
+        node
+    }
+}
+
 // === impl LeftOut ===
 
 impl LeftOut {

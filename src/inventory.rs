@@ -254,6 +254,7 @@ impl Inventory {
 
     /// Looks once, logs what is new and passes it on. `false` where nothing was learnt.
     pub async fn look(&mut self) -> bool {
+        self.partitioner.begin().await;
         let discovery = match discover(&self.session, &self.roots, &mut self.names, &mut self.last).await {
             Ok(discovery) => discovery,
             Err(error) => {
@@ -284,7 +285,12 @@ impl Inventory {
         left_out.extend(self.unpublished.iter().cloned());
         self.reported.log(left_out);
         if has_changed {
-            tracing::info!(gpus = node.gpus.len(), driver = node.driver.version, "the node's GPUs have changed");
+            let before = self.current.borrow().clone();
+            if before.is_some_and(|before| before.without_instances() == node.without_instances()) {
+                tracing::debug!("GPU instances have come or gone");
+            } else {
+                tracing::info!(gpus = node.gpus.len(), driver = node.driver.version, "the node's GPUs have changed");
+            }
             self.current.send_replace(Some(Arc::new(node)));
         }
         self.looked.send_replace(Some(SystemTime::now()));

@@ -132,7 +132,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         pool: node_name.clone(),
         boot_id: boot_id(&roots.proc)?,
     };
-    let gpus = prepare::Gpus { views: views.clone(), session, modes };
+    let gpus = prepare::Gpus { views: views.clone(), session, modes: modes.clone() };
     let preparer = Preparer::open(settings, gpus, prepare::Metrics::register(&mut registry)).await?;
     // Before the first look gives names.
     inventory.remember(preparer.names());
@@ -147,7 +147,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     running.spawn(inventory.run());
     running.spawn(preparer.clone().keep_specs());
     let layout = Layout { form, counting: counting(mig.mig_counting) };
-    running.spawn(Offer::new(layout, node_name.clone(), preparer.clone()).keep(views.clone(), pool));
+    running.spawn(Offer::new(layout, node_name.clone(), preparer.clone(), modes).keep(views.clone(), pool));
     running.spawn(report_health(views.clone(), node_name, health));
     running.spawn(publisher.run());
     running.spawn(damage::report(preparer.clone(), &cluster, &mut registry));

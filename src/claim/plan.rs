@@ -90,9 +90,18 @@ pub enum Usage {
 // === impl Plan ===
 
 impl Plan {
-    /// The GPUs of the claim.
+    /// The GPUs of which the claim has something to itself. At others it only looks, which changes nothing.
     pub fn gpus(&self) -> BTreeSet<GpuUuid> {
-        self.devices.iter().map(|device| device.gpu.clone()).collect()
+        self.devices.iter().filter(|device| device.uses_gpu()).map(|device| device.gpu.clone()).collect()
+    }
+}
+
+// === impl Planned ===
+
+impl Planned {
+    /// Whether the claim does more with the GPU than look at it.
+    pub fn uses_gpu(&self) -> bool {
+        self.wanted.usage != Usage::Admin
     }
 }
 
@@ -117,6 +126,7 @@ pub fn plan(claim: &Claim, pool: &str, node: &Node) -> Result<Plan, PlanError> {
     }
     let devices: Result<Vec<_>, _> = wanted.into_iter().map(|wanted| find::find(wanted, pool, node)).collect();
     let plan = Plan { devices: devices? };
+    admission::refuse_overlap(&plan.devices)?;
     configs::check(&configs, claim, &plan)?;
     Ok(plan)
 }

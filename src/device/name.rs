@@ -41,6 +41,12 @@ impl DeviceName {
         device.strip_prefix(self.as_str()).is_some_and(|rest| rest.starts_with("-mig-"))
     }
 
+    /// The name of the GPU of which it is a part, if it is one of a part.
+    pub fn parent(&self) -> Option<Self> {
+        let (gpu, _) = self.0.split_once("-mig-")?;
+        Self::parse(gpu).ok()
+    }
+
     /// Accepts DNS labels: lower-case letters, digits and inner dashes, at most 63.
     pub fn parse(text: &str) -> Result<Self, ParseError> {
         let plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
@@ -159,6 +165,8 @@ mod tests {
         ];
         assert_eq!(names, expected);
         assert!(names.iter().all(|name| DeviceName::gpu(3).is_parent_of(name)));
+        assert!(names.iter().all(|name| DeviceName::parse(name).unwrap().parent() == Some(DeviceName::gpu(3))));
+        assert_eq!(DeviceName::gpu(3).parent(), None);
         assert!(!DeviceName::gpu(1).is_parent_of("gpu-10-mig-1g5gb-19-0") && !DeviceName::gpu(1).is_parent_of("gpu-1"));
     }
 

@@ -5,7 +5,8 @@
 //! that is written down may have its mode off, and one that is not was not turned on by us. The file is of one boot: none of
 //! the modes that the plugin turns on outlives it.
 //!
-//! Two processes share the file during an upgrade, so it is read each time.
+//! Two processes share the file during an upgrade, so it is read each time. One that is damaged is moved aside, and the modes
+//! that are on are then their administrators', until the next boot: that costs less than never to partition a GPU again.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -54,11 +55,17 @@ pub struct Error {
 
 /// The file.
 #[derive(Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 struct File {
     version: u32,
     boot_id: String,
     gpus: BTreeSet<GpuUuid>,
+}
+
+/// What is in the file.
+enum Found {
+    Gpus(BTreeSet<GpuUuid>),
+    /// Why nobody knows.
+    Damaged(String),
 }
 
 // === impl MigModes ===
@@ -69,18 +76,47 @@ impl MigModes {
         Self { shared: Arc::new(Shared { directory: directory.to_owned(), boot_id }) }
     }
 
-    /// The GPUs.
+    /// The GPUs. None, if the file is of an earlier boot or damaged.
     pub fn read(&self) -> Result<BTreeSet<GpuUuid>, Error> {
-        match fs::read(self.path()) {
-            Ok(bytes) => match serde_json::from_slice::<File>(&bytes) {
-                Ok(file) if file.version == VERSION && file.boot_id == self.shared.boot_id => Ok(file.gpus),
-                Ok(file) if file.version == VERSION => Ok(BTreeSet::new()),
-                Ok(file) => Err(self.error("read", invalid(format!("its version is {}", file.version)))),
-                Err(error) => Err(self.error("read", error.into())),
-            },
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(BTreeSet::new()),
-            Err(error) => Err(self.error("read", error)),
+        match self.look()? {
+            Found::Gpus(gpus) => Ok(gpus),
+            Found::Damaged(_) => {
+                let _others = self.hold()?;
+                self.read_held()
+            }
         }
+    }
+
+    /// The same for who holds the directory: nobody else replaces the file meanwhile.
+    fn read_held(&self) -> Result<BTreeSet<GpuUuid>, Error> {
+        match self.look()? {
+            Found::Gpus(gpus) => Ok(gpus),
+            Found::Damaged(reason) => {
+                let (path, aside) = (self.path(), self.path().with_extension("json.damaged"));
+                atomic::rename(&path, &aside).map_err(|error| self.error("move the damaged", error.source))?;
+                tracing::error!(
+                    file = %path.display(),
+                    set_aside = %aside.display(),
+                    reason,
+                    "nobody knows on which GPUs this plugin has turned MIG mode on; where it is on, it stays on"
+                );
+                Ok(BTreeSet::new())
+            }
+        }
+    }
+
+    fn look(&self) -> Result<Found, Error> {
+        let bytes = match fs::read(self.path()) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Found::Gpus(BTreeSet::new())),
+            Err(error) => return Err(self.error("read", error)),
+        };
+        Ok(match (boot_of(&bytes), serde_json::from_slice::<File>(&bytes)) {
+            (Some(boot_id), _) if boot_id != self.shared.boot_id => Found::Gpus(BTreeSet::new()),
+            (_, Ok(file)) if file.version == VERSION => Found::Gpus(file.gpus),
+            (_, Ok(file)) => Found::Damaged(format!("its version is {}, not {VERSION}", file.version)),
+            (_, Err(error)) => Found::Damaged(error.to_string()),
+        })
     }
 
     /// Writes down that the mode of this GPU is about to be turned on.
@@ -95,14 +131,18 @@ impl MigModes {
 
     /// Changes the file, unless `change` says that it did nothing.
     fn change(&self, change: impl FnOnce(&mut BTreeSet<GpuUuid>) -> bool) -> Result<(), Error> {
-        let _others = atomic::hold(&self.shared.directory).map_err(|error| self.error("hold", error))?;
-        let mut gpus = self.read()?;
+        let _others = self.hold()?;
+        let mut gpus = self.read_held()?;
         if !change(&mut gpus) {
             return Ok(());
         }
         let file = File { version: VERSION, boot_id: self.shared.boot_id.clone(), gpus };
         let bytes = serde_json::to_vec_pretty(&file).map_err(|error| self.error("write", error.into()))?;
         atomic::write(&self.path(), &bytes, MODE).map_err(|error| self.error("write", error.source))
+    }
+
+    fn hold(&self) -> Result<fs::File, Error> {
+        atomic::hold(&self.shared.directory).map_err(|error| self.error("hold", error))
     }
 
     fn path(&self) -> PathBuf {
@@ -114,8 +154,13 @@ impl MigModes {
     }
 }
 
-fn invalid(reason: String) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, reason)
+/// The boot of a file of which nothing else may be readable.
+fn boot_of(bytes: &[u8]) -> Option<String> {
+    #[derive(Deserialize)]
+    struct Header {
+        boot_id: String,
+    }
+    serde_json::from_slice::<Header>(bytes).ok().map(|header| header.boot_id)
 }
 
 #[cfg(test)]
@@ -141,12 +186,31 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_file_is_not_taken_for_an_empty_one() {
+    fn a_damaged_file_is_moved_aside_and_costs_what_it_said() {
+        for text in ["", "{}", r#"{"version":2,"boot_id":"a","gpus":[]}"#, r#"{"version":1,"boot_id":"a"}"#] {
+            let directory = tempfile::tempdir().unwrap();
+            let modes = MigModes::of(directory.path(), "a".to_owned());
+            let damage = || fs::write(directory.path().join(FILE), text).unwrap();
+            let aside = || fs::read_to_string(directory.path().join("mig-modes.json.damaged")).unwrap();
+            damage();
+            assert_eq!((modes.read().unwrap(), aside().as_str()), (BTreeSet::new(), text));
+            damage();
+            modes.add(&gpu(0)).unwrap();
+            assert_eq!((modes.read().unwrap(), aside().as_str()), (BTreeSet::from([gpu(0)]), text));
+        }
+    }
+
+    #[test]
+    fn what_a_newer_version_wrote_is_read_as_far_as_it_matters() {
         let directory = tempfile::tempdir().unwrap();
         let modes = MigModes::of(directory.path(), "a".to_owned());
-        for text in ["", "{}", r#"{"version":2,"boot_id":"a","gpus":[]}"#] {
+        for (text, expected) in [
+            (r#"{"version":1,"boot_id":"a","gpus":["GPU-1"],"new":7}"#, BTreeSet::from([gpu(1)])),
+            (r#"{"version":2,"boot_id":"b","modes":{"GPU-1":"on"}}"#, BTreeSet::new()),
+        ] {
             fs::write(directory.path().join(FILE), text).unwrap();
-            assert!(modes.read().is_err() && modes.add(&gpu(0)).is_err(), "{text:?} was accepted");
+            assert_eq!(modes.read().unwrap(), expected);
+            assert!(!directory.path().join("mig-modes.json.damaged").exists());
         }
     }
 }

@@ -1,4 +1,8 @@
 //! By whom each GPU is partitioned.
+//!
+//! A mode can be turned on or off while the GPUs are looked at, by a claim that comes or goes. It is written down before it
+//! is on and struck out after it is off, so what was written down before a look or is after it tells whose a mode is that
+//! the look found on.
 
 use std::collections::BTreeSet;
 
@@ -22,23 +26,34 @@ impl Partitioner {
         Self { which, modes: Some(modes), ours: BTreeSet::new() }
     }
 
-    /// Says it of each GPU of a node. Where it cannot be read on which of them this plugin has turned the mode on, that
-    /// stays what it was, and what could not be read is answered.
-    pub(super) async fn assign(&mut self, node: &mut Node) -> Option<LeftOut> {
-        let mut unknown = None;
-        if let (true, Some(modes)) = (self.which != DynamicMig::None, self.modes.clone()) {
-            match tokio::task::spawn_blocking(move || modes.read()).await {
-                Ok(Ok(ours)) => self.ours = ours,
-                Ok(Err(error)) => unknown = Some(LeftOut::new("who has turned MIG modes on", &error)),
-                Err(error) => unknown = Some(LeftOut::new("who has turned MIG modes on", &error)),
-            }
+    /// To be called before a look at the GPUs.
+    pub(super) async fn begin(&mut self) {
+        // If it fails, it most likely does so afterwards as well, and is told then.
+        if let Ok(ours) = self.read().await {
+            self.ours = ours;
         }
+    }
+
+    /// Says it of each GPU of a node, after the look. Where it cannot be read on which of them this plugin has turned the
+    /// mode on, that stays what it was, and what could not be read is answered.
+    pub(super) async fn assign(&mut self, node: &mut Node) -> Option<LeftOut> {
+        let ours = self.read().await;
+        let unknown = ours.map(|ours| self.ours.extend(ours)).err();
         for gpu in &mut node.gpus {
             if self.which.includes(gpu.product_name.as_deref()) {
                 gpu.partitioning = dynamic(&gpu.mig, self.ours.contains(&gpu.uuid));
             }
         }
         unknown
+    }
+
+    async fn read(&self) -> Result<BTreeSet<GpuUuid>, LeftOut> {
+        let (true, Some(modes)) = (self.which != DynamicMig::None, self.modes.clone()) else {
+            return Ok(BTreeSet::new());
+        };
+        let unknown = |error: &(dyn std::error::Error + 'static)| LeftOut::new("who has turned MIG modes on", error);
+        let read = tokio::task::spawn_blocking(move || modes.read()).await;
+        read.map_err(|error| unknown(&error))?.map_err(|error| unknown(&error))
     }
 }
 
@@ -56,6 +71,8 @@ fn dynamic(mig: &Mig, is_ours: bool) -> Partitioning {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::device::Gpu;
+    use crate::device::example::{mk_gpu, mk_mig, mk_uuid};
     use crate::device::mig::Profile;
 
     #[test]
@@ -87,6 +104,29 @@ mod tests {
             let mig = Mig { capable, enabled, resetless, profiles, instances: vec![] };
             assert_eq!(dynamic(&mig, is_ours), expected, "{mig:?}");
             assert_eq!(dynamic(&Mig { profiles: vec![], ..mig }, is_ours), Partitioning::Static);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_mode_that_is_turned_on_or_off_during_a_look_is_still_ours() {
+        let directory = tempfile::tempdir().unwrap();
+        let modes = MigModes::of(directory.path(), "a".to_owned());
+        let mut partitioner = Partitioner::new(DynamicMig::All, modes.clone());
+        let uuid = mk_uuid(0);
+        let on = || Node {
+            gpus: vec![Gpu { mig: Mig { resetless: true, ..mk_mig(true) }, ..mk_gpu(0) }],
+            ..Node::default()
+        };
+        for (change, is_ours_next) in [(MigModes::add as fn(&MigModes, &GpuUuid) -> _, true), (MigModes::remove, false)]
+        {
+            partitioner.begin().await;
+            let mut node = on();
+            change(&modes, &uuid).unwrap();
+            assert_eq!(partitioner.assign(&mut node).await, None);
+            assert_eq!(node.gpus[0].partitioning, Partitioning::Dynamic { whole: true });
+            partitioner.begin().await;
+            partitioner.assign(&mut node).await;
+            assert_eq!(node.gpus[0].partitioning, Partitioning::Dynamic { whole: is_ours_next });
         }
     }
 }

@@ -1,10 +1,9 @@
 //! Keeps the specs of prepared claims right while the node changes under them.
 //!
 //! ```text
-//!  a look at the GPUs ──▶ is there a reason ──▶ look at what specs are made of ──▶ the same as last time?
-//!                         to look further?                                          ├─ no ──▶ the spec of every claim
-//!                                                                                   └─ yes ─▶ specs not found right
-//!                                                                                             since then, if any
+//!  a look at the GPUs ──▶ look at what specs are made of ──▶ the same as last time?
+//!                                                              ├─ no ──▶ the spec of every claim
+//!                                                              └─ yes ─▶ specs not found right since then, if any
 //! ```
 //!
 //! Minors move when a GPU goes or comes back, a driver's files change when it is upgraded, and the kernel gives
@@ -12,7 +11,11 @@
 //! that does not work, or another's. Nobody tells when such a thing happens, so what specs are made of is compared again
 //! and again, which also says whether claims can be prepared at all. It costs some 1000 system calls, whatever the number of
 //! claims, and is most of what an idle plugin does. So it waits for every third look at the GPUs, unless these have
-//! changed, something was missing or failed the last time, or a claim is new.
+//! changed, something was missing or failed the last time, or a claim is new. GPU instances come and go with claims, so
+//! they matter only to claims with parts.
+//!
+//! Claims are seen to side by side, and one that somebody is at work on is passed over: that is no fault, to make a part
+//! takes seconds, and there is another look soon.
 //!
 //! The spec of a claim whose GPU is gone is removed, and written again when the GPU is back: its minor may become that of
 //! another GPU. So is that of one whose MIG device is gone, since its ids may become those of another. These are the cases
@@ -25,6 +28,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::{StreamExt, future, stream};
 use tokio::time::Instant;
 
 use super::machine::Machine;
@@ -35,8 +39,20 @@ use crate::cdi::Found;
 use crate::claim::ClaimUid;
 use crate::device::Node;
 
-/// How long a claim may be somebody else's before the next look has to do.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// How long a claim or its GPUs may be somebody else's before the next look has to do.
+const PATIENCE: Duration = Duration::from_millis(250);
+
+/// What NVML gets to look for parts or to destroy them: a second or two for each.
+const FOR_NVML: Duration = Duration::from_secs(5);
+
+/// No claim is begun with later than this after the first: the next look is due.
+const KEEP_WITHIN: Duration = Duration::from_secs(10);
+
+/// Work on a claim that takes longer is told of. A prepare may take its 30 s of waiting and some of NVML's.
+const AT_WORK_FOR: Duration = Duration::from_secs(60);
+
+/// How many claims are seen to at once: few, so that calls of the kubelet find a thread.
+const AT_ONCE: usize = 4;
 
 /// Every how many looks at the GPUs there is one at what specs are made of, where nothing asks for it before.
 pub(super) const EVERY: u32 = 3;
@@ -51,10 +67,28 @@ pub(super) struct Keeper {
     made_of: Option<(Arc<Node>, Arc<Found>)>,
     /// How many looks at the GPUs ago that was.
     age: u32,
-    /// The claims that need nothing as long as that does not change.
-    right: BTreeSet<ClaimUid>,
+    /// The claims that need nothing as long as that does not change, and on which part of it they depend.
+    right: BTreeMap<ClaimUid, DependsOn>,
+    /// Since when claims could not be looked at, because somebody was at work on them.
+    passed_over: BTreeMap<ClaimUid, Instant>,
     /// The claims whose specs could not be made right and why, as logged.
     failed: BTreeMap<ClaimUid, String>,
+}
+
+/// What makes the spec of a claim wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum DependsOn {
+    /// All that specs are made of, but for GPU instances.
+    Gpus,
+    /// Those as well.
+    Instances,
+}
+
+/// What came of a claim that was seen to.
+struct Seen {
+    /// Its spec was not what it should have been.
+    restored: bool,
+    depends_on: DependsOn,
 }
 
 // === impl Keeper ===
@@ -62,7 +96,8 @@ pub(super) struct Keeper {
 impl Keeper {
     /// One that takes no spec for right.
     pub(super) fn new(shared: Arc<Shared>) -> Self {
-        Self { shared, made_of: None, age: 0, right: BTreeSet::new(), failed: BTreeMap::new() }
+        let (right, passed_over, failed) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        Self { shared, made_of: None, age: 0, right, passed_over, failed }
     }
 
     /// Looks at what specs are made of, and makes those of all prepared claims right for it. Each failure is logged once.
@@ -73,7 +108,8 @@ impl Keeper {
         // With those that are being prepared: what they look at may just have changed.
         let claims = self.shared.machine.claims();
         self.failed.retain(|claim, _| claims.contains(claim));
-        self.right.retain(|claim| claims.contains(claim));
+        self.right.retain(|claim, _| claims.contains(claim));
+        self.passed_over.retain(|claim, _| claims.contains(claim));
         if current.is_some() {
             self.take_back_all().await;
         }
@@ -102,7 +138,8 @@ impl Keeper {
     fn known(&self, node: &Arc<Node>) -> Option<Arc<Found>> {
         let (made_of, found) = self.made_of.as_ref().filter(|_| self.age < EVERY)?;
         let is_quiet = made_of == node && self.shared.views.failure.borrow().is_none();
-        (is_quiet && self.shared.machine.claims().is_subset(&self.right)).then(|| Arc::clone(found))
+        let is_right = |claim: &ClaimUid| self.right.contains_key(claim);
+        (is_quiet && self.shared.machine.claims().iter().all(is_right)).then(|| Arc::clone(found))
     }
 
     /// Says whether claims can be prepared, if that has changed.
@@ -122,42 +159,36 @@ impl Keeper {
     }
 
     async fn restore_all(&mut self, claims: &BTreeSet<ClaimUid>, node: Arc<Node>, found: Arc<Found>) {
-        let made_of = Some((Arc::clone(&node), Arc::clone(&found)));
-        if self.made_of != made_of {
+        if let Some((made_of, other)) = &self.made_of {
+            if made_of.without_instances() != node.without_instances() || *other != found {
+                self.right.clear();
+            } else if *made_of != node {
+                self.right.retain(|_, depends_on| *depends_on == DependsOn::Gpus);
+            }
+        } else {
             self.right.clear();
-            self.made_of = made_of;
         }
-        for claim in claims - &self.right {
-            let outcome = self.restore(&claim, &node, &found).await;
+        self.made_of = Some((Arc::clone(&node), Arc::clone(&found)));
+        let wrong = claims.iter().filter(|claim| !self.right.contains_key(claim)).cloned();
+        let shared = &self.shared;
+        let outcomes = side_by_side(wrong.collect(), |claim| restore(shared, claim, &node, &found)).await;
+        for (claim, outcome) in outcomes {
             self.note(claim, outcome);
         }
     }
 
     /// Takes back what was half done by a process that has ended.
     async fn take_back_all(&mut self) {
-        let under_way = |claim: &ClaimUid| self.shared.attempts.is_under_way(claim);
-        let left: Vec<_> = self.shared.machine.started().into_iter().filter(|claim| !under_way(claim)).collect();
-        for claim in left {
-            match self.take_back(&claim).await {
+        let shared = &self.shared;
+        let under_way = |claim: &ClaimUid| shared.attempts.is_under_way(claim);
+        let left: Vec<_> = shared.machine.started().into_iter().filter(|claim| !under_way(claim)).collect();
+        for (claim, outcome) in side_by_side(left, |claim| take_back(shared, claim)).await {
+            match outcome {
                 Ok(false) => {}
                 Ok(true) => tracing::info!(claim.uid = %claim, "took back a claim that was half prepared"),
                 Err(error) => self.note(claim, Err(error)),
             }
         }
-    }
-
-    /// Takes back a claim if it is half prepared and nobody is at work on it; whether it did.
-    async fn take_back(&self, claim: &ClaimUid) -> Result<bool, Error> {
-        let (shared, by) = (&self.shared, Instant::now() + PATIENCE);
-        // Whoever has the lock, perhaps another process, is at work on it.
-        let Ok(_claim) = turn_by(by, THE_CLAIM, shared.locks.claim(claim)).await else { return Ok(false) };
-        let record = match shared.load(claim).await? {
-            Some(record) if record.version <= SCHEMA && record.state == State::PrepareStarted => record,
-            _ => return Ok(false),
-        };
-        let Ok(_gpus) = turn_by(by, ITS_GPUS, shared.locks.gpus(&record.gpus())).await else { return Ok(false) };
-        shared.release(record, Instant::now() + PATIENCE).await?;
-        Ok(true)
     }
 
     /// Takes note of what other processes have done.
@@ -168,41 +199,22 @@ impl Keeper {
         Ok(())
     }
 
-    /// Makes the spec of a claim be what it should be, if the claim is prepared; answers whether it was not.
-    async fn restore(&self, claim: &ClaimUid, node: &Arc<Node>, found: &Arc<Found>) -> Result<bool, Error> {
-        let shared = &self.shared;
-        // Who waits for a process that hangs leaves the other claims as they are.
-        let by = Instant::now() + PATIENCE;
-        let lock = turn_by(by, THE_CLAIM, shared.locks.claim(claim)).await?;
-        let record = match shared.load(claim).await? {
-            Some(record) if record.version <= SCHEMA && record.state == State::PrepareCompleted => record,
-            _ => return Ok(false),
-        };
-        let gpus = turn_by(by, ITS_GPUS, shared.locks.gpus(&record.gpus())).await?;
-        let (node, found) = (Arc::clone(node), Arc::clone(found));
-        // A claim of an earlier boot gets its parts again when it is prepared again.
-        let missing = shared.missing_parts(&record, &node, by).await?;
-        let step = move |machine: &Machine| {
-            // At the end of the process this task is dropped. The spec is not written after the locks are given back:
-            // another process may have unprepared the claim by then.
-            let _locks = (lock, gpus);
-            if missing.is_empty() {
-                machine.restore(&record, &node, &found)
-            } else {
-                machine.forsake(&record, &missing)
+    fn note(&mut self, claim: ClaimUid, outcome: Result<Seen, Error>) {
+        if let Err(Error::AtWork { .. }) = outcome {
+            let since = *self.passed_over.entry(claim.clone()).or_insert_with(Instant::now);
+            if since.elapsed() < AT_WORK_FOR {
+                return;
             }
-        };
-        shared.blocking(step).await
-    }
-
-    fn note(&mut self, claim: ClaimUid, outcome: Result<bool, Error>) {
+        } else {
+            self.passed_over.remove(&claim);
+        }
         match outcome {
-            Ok(restored) => {
+            Ok(Seen { restored, depends_on }) => {
                 if restored {
                     tracing::info!(claim.uid = %claim, "restored the CDI spec of a prepared claim");
                 }
                 self.failed.remove(&claim);
-                self.right.insert(claim);
+                self.right.insert(claim, depends_on);
             }
             Err(error) => {
                 let reason = error.to_string();
@@ -217,4 +229,56 @@ impl Keeper {
             }
         }
     }
+}
+
+/// Does something for each claim, a few at once, as long as there is time to begin with it.
+async fn side_by_side<T, F: Future<Output = T>>(
+    claims: Vec<ClaimUid>,
+    each: impl Fn(ClaimUid) -> F,
+) -> Vec<(ClaimUid, T)> {
+    let by = Instant::now() + KEEP_WITHIN;
+    let work = claims.into_iter().map(|claim| {
+        let work = (Instant::now() < by).then(|| each(claim.clone()));
+        async move { Some((claim, work?.await)) }
+    });
+    stream::iter(work).buffer_unordered(AT_ONCE).filter_map(future::ready).collect().await
+}
+
+/// Takes back a claim if it is half prepared and nobody is at work on it; whether it did.
+async fn take_back(shared: &Shared, claim: ClaimUid) -> Result<bool, Error> {
+    let by = Instant::now() + PATIENCE;
+    // Whoever has the lock, perhaps another process, is at work on it.
+    let Ok(_claim) = turn_by(by, THE_CLAIM, shared.locks.claim(&claim)).await else { return Ok(false) };
+    let record = match shared.load(&claim).await? {
+        Some(record) if record.version <= SCHEMA && record.state == State::PrepareStarted => record,
+        _ => return Ok(false),
+    };
+    let Ok(_gpus) = turn_by(by, ITS_GPUS, shared.locks.gpus(&record.gpus())).await else { return Ok(false) };
+    shared.release(record, Instant::now() + FOR_NVML).await?;
+    Ok(true)
+}
+
+/// Makes the spec of a claim be what it should be, if the claim is prepared.
+async fn restore(shared: &Shared, claim: ClaimUid, node: &Arc<Node>, found: &Arc<Found>) -> Result<Seen, Error> {
+    let by = Instant::now() + PATIENCE;
+    let lock = turn_by(by, THE_CLAIM, shared.locks.claim(&claim)).await?;
+    let record = match shared.load(&claim).await? {
+        Some(record) if record.version <= SCHEMA && record.state == State::PrepareCompleted => record,
+        // It may have parts once it is prepared.
+        _ => return Ok(Seen { restored: false, depends_on: DependsOn::Instances }),
+    };
+    let gpus = turn_by(by, ITS_GPUS, shared.locks.gpus(&record.gpus())).await?;
+    let (node, found) = (Arc::clone(node), Arc::clone(found));
+    let has_part = record.devices.iter().any(|device| device.planned.part.is_some());
+    let depends_on = if has_part { DependsOn::Instances } else { DependsOn::Gpus };
+    // A claim of an earlier boot gets its parts again when it is prepared again.
+    let missing = shared.missing_parts(&record, &node, Instant::now() + FOR_NVML).await?;
+    let step = move |machine: &Machine| {
+        // At the end of the process this task is dropped. The spec is not written after the locks are given back:
+        // another process may have unprepared the claim by then.
+        let _locks = (lock, gpus);
+        if missing.is_empty() { machine.restore(&record, &node, &found) } else { machine.forsake(&record, &missing) }
+    };
+    let restored = shared.blocking(step).await?;
+    Ok(Seen { restored, depends_on })
 }

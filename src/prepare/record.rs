@@ -150,8 +150,10 @@ impl Record {
         self.devices.iter().map(|device| &device.planned.wanted).eq(wanted)
     }
 
+    /// See [`Plan::gpus`].
     pub(super) fn gpus(&self) -> BTreeSet<GpuUuid> {
-        self.devices.iter().map(|device| device.planned.gpu.clone()).collect()
+        let used = self.devices.iter().map(|device| &device.planned).filter(|planned| planned.uses_gpu());
+        used.map(|planned| planned.gpu.clone()).collect()
     }
 
     /// The answer to the kubelet.

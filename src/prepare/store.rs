@@ -6,9 +6,9 @@
 //!               claims/quarantine/<claim uid>.json.released   the same, after its claim was unprepared
 //! ```
 //!
-//! A record that is moved aside is forgotten but for the GPUs that it names: those stay its claim's until that is
-//! unprepared, see [`remnant`](super::remnant). The same holds for records of schemas that are not known here, which stay
-//! where they are. One that the disk does not give, or that names no GPU, can hold none; people are told.
+//! A record that is moved aside is forgotten but for the GPUs that it names, or their parts: those stay its claim's until
+//! that is unprepared, see [`remnant`](super::remnant). The same holds for records of schemas that are not known here,
+//! which stay where they are. One that the disk does not give, or that names no GPU, can hold none; people are told.
 //!
 //! A copy is kept in memory for the one question that concerns all claims, who holds a GPU. What is known of a single
 //! claim is read from disk each time: another plugin process may be at work on the same files during a rolling update.
@@ -28,7 +28,7 @@ use super::damage::Damage;
 use super::record::{Record, SCHEMA, State};
 use super::remnant::Remnant;
 use super::siblings::{LockError, Siblings, Slot};
-use crate::claim::plan::{Holder, Holders, Usage};
+use crate::claim::plan::{Holder, Holders};
 use crate::claim::{ClaimName, ClaimUid};
 use crate::device::mig::Placement;
 use crate::device::{DeviceName, GpuUuid};
@@ -332,9 +332,8 @@ impl Store {
         }
         for (uid, remnant) in &memory.remnants {
             for gpu in remnant.gpus.intersection(gpus) {
-                let (name, usage) = (remnant.name.clone(), Usage::Exclusive);
-                let holder = Holder { uid: uid.clone(), name, usage, place: None };
-                holders.entry(gpu.clone()).or_default().push(holder);
+                let holder = |(usage, place)| Holder { uid: uid.clone(), name: remnant.name.clone(), usage, place };
+                holders.entry(gpu.clone()).or_default().extend(remnant.holds(gpu).into_iter().map(holder));
             }
         }
         holders
@@ -343,9 +342,11 @@ impl Store {
     /// Whether a claim has, or is about to have, a part of a GPU that this plugin makes, where this place is.
     pub(super) fn has_part_at(&self, gpu: &GpuUuid, place: Placement) -> bool {
         let memory = self.memory();
-        let devices = memory.records.values().flat_map(|record| &record.devices);
-        let mut of_gpu = devices.filter(|device| device.makes_part() && device.planned.gpu == *gpu);
-        of_gpu.any(|device| device.planned.part.as_ref().is_some_and(|part| part.placement.overlaps(place)))
+        let devices = memory.records.values().flat_map(|record| &record.devices).filter(|device| device.makes_part());
+        let recorded = devices.filter_map(|device| Some((&device.planned.gpu, device.planned.part.as_ref()?)));
+        let left = memory.remnants.values().flat_map(|remnant| &remnant.parts).filter(|part| part.is_made_by_us());
+        let mut parts = recorded.chain(left.map(|part| (&part.gpu, &part.part)));
+        parts.any(|(of, part)| of == gpu && part.placement.overlaps(place))
     }
 
     /// The claims with a name of whose records nothing else can be used, without those of a newer schema.
@@ -364,9 +365,12 @@ impl Store {
     pub(super) fn names(&self) -> Vec<(DeviceName, GpuUuid)> {
         let memory = self.memory();
         let devices = memory.records.values().flat_map(|record| &record.devices).map(|device| &device.planned);
-        // The name of a part is not its GPU's.
-        let whole = devices.filter(|device| device.part.is_none());
-        whole.filter_map(|device| Some((DeviceName::parse(&device.wanted.device).ok()?, device.gpu.clone()))).collect()
+        let named = devices.filter_map(|device| {
+            let name = DeviceName::parse(&device.wanted.device).ok()?;
+            let name = if device.part.is_some() { name.parent()? } else { name };
+            Some((name, device.gpu.clone()))
+        });
+        named.collect()
     }
 
     /// The claims in a state, without those of a newer schema: what must be done about them is not known here.

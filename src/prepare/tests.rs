@@ -402,6 +402,19 @@ async fn work_on_one_gpu_does_not_wait_for_work_on_another() {
 }
 
 #[tokio::test]
+async fn a_claim_that_only_looks_waits_for_no_work_on_its_gpus() {
+    let disk = Disk::new();
+    let preparer = disk.start().await;
+    let mut watcher = mk_claim("watcher", &[("main", "gpu-0"), ("main", "gpu-1")]);
+    watcher.results.iter_mut().for_each(|result| result.admin_access = true);
+    let _gate = preparer.shared.locks.gpus(&[mk_uuid(0), mk_uuid(1)].into()).await.unwrap();
+    tokio::time::timeout(Duration::from_secs(20), preparer.prepare(watcher)).await.expect("it waits").unwrap();
+    assert_eq!(disk.minors_in_spec("watcher").len(), 2);
+    let unprepared = tokio::time::timeout(Duration::from_secs(20), preparer.unprepare(&mk_uid("watcher"))).await;
+    unprepared.expect("it waits").unwrap();
+}
+
+#[tokio::test]
 async fn a_prepare_that_is_late_leaves_nothing_behind() {
     let disk = Disk::new();
     let preparer = disk.start().await;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use super::{Plan, PlanError, Usage};
+use super::{Plan, PlanError, Planned, Usage};
 use crate::claim::{ClaimName, ClaimUid};
 use crate::device::GpuUuid;
 use crate::device::mig::Placement;
@@ -44,12 +44,39 @@ impl Plan {
     }
 }
 
+/// Refuses devices of one claim that cannot be had together.
+pub(super) fn refuse_overlap(devices: &[Planned]) -> Result<(), PlanError> {
+    for (number, one) in devices.iter().enumerate() {
+        let mut of_gpu = devices[..number].iter().filter(|other| other.gpu == one.gpu);
+        if let Some(other) = of_gpu.find(|other| !one.goes_with(other)) {
+            let [device, other] = [one, other].map(|planned| planned.wanted.device.clone());
+            return Err(PlanError::Overlap { device: other, other: device });
+        }
+    }
+    Ok(())
+}
+
 /// Whether two have silicon of one GPU in common. A device that an administrator made is held like any other: one made in
 /// its place has the silicon that its pods use.
 fn overlap(one: Option<Placement>, other: Option<Placement>) -> bool {
     match (one, other) {
         (Some(one), Some(other)) => one.overlaps(other),
         (None, _) | (_, None) => true,
+    }
+}
+
+// === impl Planned ===
+
+impl Planned {
+    /// Whether a claim can have both, of the same GPU. A part that is made for it is made once.
+    fn goes_with(&self, other: &Self) -> bool {
+        let place = |planned: &Self| planned.part.as_ref().map(|part| part.placement);
+        let is_made = |planned: &Self| planned.part.as_ref().is_some_and(|part| part.uuid.is_none());
+        let (mine, theirs) = (self.wanted.usage, other.wanted.usage);
+        if [mine, theirs].contains(&Usage::Admin) || !overlap(place(self), place(other)) {
+            return true;
+        }
+        mine.goes_with(theirs) && !is_made(self) && !is_made(other)
     }
 }
 
@@ -78,7 +105,7 @@ mod tests {
     use super::*;
     use crate::claim::example::{POOL, mk_claim, mk_node, mk_uid, mk_uuid};
     use crate::device::Partitioning;
-    use crate::device::example::mk_mig;
+    use crate::device::example::{mk_instance, mk_mig};
 
     fn mk_holder(usage: Usage, place: Option<Placement>) -> Holders {
         let name = Some(ClaimName { namespace: "team".into(), name: "b".into() });
@@ -137,6 +164,40 @@ mod tests {
             assert_eq!(admitted.is_ok(), legal, "{wanted} beside {held:?}");
             assert!(admitted.is_ok() || admitted.unwrap_err().to_string().contains("in use by claim team/b"));
             assert!(plan.admit(&mk_uid("a"), &mk_holder(Usage::Admin, held)).is_ok(), "to look is always allowed");
+        }
+    }
+
+    #[test]
+    fn a_claim_has_no_silicon_twice_but_to_look_or_as_shares() {
+        let mut node = mk_node(2);
+        (node.gpus[0].mig, node.gpus[0].partitioning) = (mk_mig(false), Partitioning::Dynamic { whole: true });
+        node.gpus[1].mig = mk_mig(true);
+        node.gpus[1].mig.instances = vec![mk_instance(2, 9, 4, &[3])];
+        let (whole, front, back, last) =
+            ("gpu-0", "gpu-0-mig-3g20gb-9-0", "gpu-0-mig-3g20gb-9-4", "gpu-0-mig-1g5gb-19-6");
+        let made_by_an_administrator = "gpu-1-mig-3g20gb-9-4";
+        let (no_admin, shares) = ([false, false], [Some("one".to_owned()), Some("two".to_owned())]);
+        for (one, other, admin_access, share_ids, legal) in [
+            (whole, back, no_admin, [None, None], false),
+            (back, whole, no_admin, [None, None], false),
+            (back, last, no_admin, [None, None], false),
+            (front, last, no_admin, [None, None], true),
+            (front, back, no_admin, [None, None], true),
+            (back, whole, [false, true], [None, None], true),
+            (whole, back, [true, false], [None, None], true),
+            (back, back, no_admin, shares.clone(), false),
+            (whole, whole, no_admin, shares.clone(), true),
+            (made_by_an_administrator, made_by_an_administrator, no_admin, shares, true),
+            (back, made_by_an_administrator, no_admin, [None, None], true),
+        ] {
+            let mut claim = mk_claim("a", &[("one", one), ("other", other)]);
+            for (result, (admin, share)) in claim.results.iter_mut().zip(admin_access.into_iter().zip(share_ids)) {
+                (result.admin_access, result.share_id) = (admin, share);
+            }
+            let refused = plan(&claim, POOL, &node).err().map(|error| error.to_string());
+            assert_eq!(refused.is_none(), legal, "{one} and {other}: {refused:?}");
+            let expected = format!("the claim was given both {one} and {other}, which need the same part of one GPU");
+            assert!(refused.is_none_or(|refused| refused.starts_with(&expected)));
         }
     }
 }

@@ -69,6 +69,17 @@ pub enum PlanError {
         /// The device.
         device: String,
     },
+    /// The claim was given the same silicon twice.
+    #[error(
+        "the claim was given both {device} and {other}, which need the same part of one GPU; delete the pod, so that the \
+         claim is allocated again"
+    )]
+    Overlap {
+        /// One device.
+        device: String,
+        /// Another, or another share of the same.
+        other: String,
+    },
     /// Another claim has it.
     #[error("{device} is in use by claim {holder} until that claim's pods are gone from this node")]
     InUse {

@@ -1,8 +1,7 @@
 //! Names of an allocation → GPUs and parts of GPUs.
 
 use super::{Part, PlanError, Planned, Usage, Wanted};
-use crate::device::mig::Placement;
-use crate::device::{DeviceName, Gpu, Node, Partition};
+use crate::device::{DeviceName, Gpu, Node, Partition, Partitioning};
 
 /// Finds what a name of our pool stands for. A part that an administrator made must exist; one that is made on demand must
 /// be a place of its GPU.
@@ -26,31 +25,28 @@ pub(super) fn find(wanted: Wanted, pool: &str, node: &Node) -> Result<Planned, P
 }
 
 fn whole(gpu: &Gpu, wanted: Wanted) -> Result<Planned, PlanError> {
-    if wanted.usage != Usage::Admin {
-        if !gpu.is_offered_whole() {
-            return Err(PlanError::Partitioned { device: gpu.name.to_string() });
-        }
-        refuse_foreign(gpu, &gpu.name, None)?;
+    if wanted.usage != Usage::Admin && !gpu.is_offered_whole() {
+        return Err(PlanError::Partitioned { device: gpu.name.to_string() });
     }
     Ok(Planned { wanted, gpu: gpu.uuid.clone(), part: None })
 }
 
 fn part(gpu: &Gpu, wanted: Wanted) -> Result<Planned, PlanError> {
     let Some(found) = Partition::all(gpu).into_iter().find(|part| part.name.as_str() == wanted.device) else {
-        return Err(PlanError::Gone { device: wanted.device });
+        return Err(missing(gpu, wanted.device));
     };
-    refuse_foreign(gpu, &found.name, Some(found.placement))?;
     let part = Part { profile: found.profile.id, placement: found.placement, uuid: found.uuid.cloned() };
     Ok(Planned { wanted, gpu: gpu.uuid.clone(), part: Some(part) })
 }
 
-/// Refuses what would need a place that is taken by others, on a GPU that this plugin partitions.
-fn refuse_foreign(gpu: &Gpu, device: &DeviceName, place: Option<Placement>) -> Result<(), PlanError> {
-    let covers = |other: Placement| place.is_none_or(|place| place.overlaps(other));
-    let foreign = gpu.mig.instances.iter().filter(|instance| gpu.is_dynamic() && instance.foreign);
-    match foreign.clone().find(|instance| covers(instance.placement)) {
-        Some(instance) => Err(PlanError::Foreign { device: device.to_string(), instance: instance.id }),
-        None => Ok(()),
+/// Why a GPU does not have a part. One that would need a reset to have it is not partitioned by this plugin, whoever is to.
+fn missing(gpu: &Gpu, device: String) -> PlanError {
+    let is_off = gpu.mig.capable && !gpu.mig.enabled && !gpu.mig.resetless;
+    let partitioned = Gpu { partitioning: Partitioning::Dynamic { whole: false }, ..gpu.clone() };
+    if is_off && Partition::all(&partitioned).iter().any(|part| part.name.as_str() == device) {
+        PlanError::NeedsReset { device }
+    } else {
+        PlanError::Gone { device }
     }
 }
 
@@ -60,8 +56,8 @@ mod tests {
     use super::*;
     use crate::claim::Claim;
     use crate::claim::example::{POOL, mk_claim, mk_node, mk_uuid};
-    use crate::device::Partitioning;
     use crate::device::example::{mk_instance, mk_mig};
+    use crate::device::mig::Placement;
 
     fn refusal(claim: &Claim) -> String {
         plan(claim, POOL, &mk_node(2)).unwrap_err().to_string()
@@ -146,19 +142,17 @@ mod tests {
     }
 
     #[test]
-    fn what_others_made_is_in_the_way_of_what_it_covers() {
+    fn a_part_of_a_gpu_whose_mode_was_switched_off_says_so() {
         let mut node = mk_partitioned();
-        node.gpus[1].mig.instances = vec![mk_instance(7, 19, 0, &[])];
-        assert!(planned("gpu-1", &node).is_ok(), "it is this plugin's");
-        node.gpus[1].mig.instances[0].foreign = true;
-        for device in ["gpu-1", "gpu-1-mig-3g20gb-9-0", "gpu-1-mig-1g5gb-19-0"] {
+        node.gpus[0].mig = mk_mig(false);
+        for (resetless, device, expected) in [
+            (false, "gpu-0-mig-1g5gb-19-0", "gpu-0-mig-1g5gb-19-0 cannot be made: MIG mode of its GPU is off"),
+            (false, "gpu-0-mig-1g5gb-19-7", "the MIG device gpu-0-mig-1g5gb-19-7 is gone"),
+            (true, "gpu-0-mig-1g5gb-19-0", "the MIG device gpu-0-mig-1g5gb-19-0 is gone"),
+        ] {
+            node.gpus[0].mig.resetless = resetless;
             let error = planned(device, &node).unwrap_err();
-            let expected = "cannot be had while the GPU has the GPU instance 7, which this driver did not make";
-            assert!(error.starts_with(&format!("{device} {expected}")), "{error}");
+            assert!(error.starts_with(expected), "{error}");
         }
-        assert!(planned("gpu-1-mig-3g20gb-9-4", &node).is_ok());
-        let mut claim = mk_claim("a", &[("main", "gpu-1")]);
-        claim.results[0].admin_access = true;
-        assert!(plan(&claim, POOL, &node).is_ok(), "to look is always allowed");
     }
 }

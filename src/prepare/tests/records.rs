@@ -1,6 +1,8 @@
 //! Records that are damaged, newer or older than this version.
 
 use super::*;
+use crate::device::Partitioning;
+use crate::device::example::mk_mig;
 
 #[tokio::test(start_paused = true)]
 async fn a_damaged_record_costs_its_claim_alone() {
@@ -68,6 +70,45 @@ async fn the_gpus_that_a_damaged_record_names_stay_its_claims_until_that_is_unpr
         preparer.unprepare(&mk_uid("rival")).await.unwrap();
         preparer.prepare(mk_claim_a()).await.unwrap();
     }
+}
+
+/// Makes the record of a claim for `gpu-0` one for a part of it that was made.
+fn mk_part(record: &mut Value) {
+    record["version"] = json!(2);
+    record["devices"][0]["device"] = json!("gpu-0-mig-3g20gb-9-4");
+    record["devices"][0]["part"] = json!({"profile": 9, "start": 4, "size": 4});
+    record["devices"][0]["made"] = json!({"gpuInstance": 1, "computeInstance": 0, "uuid": "MIG-1"});
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_damaged_record_that_names_a_part_of_a_gpu_holds_that_part() {
+    let disk = Disk::new();
+    disk.start().await.prepare(mk_claim_a()).await.unwrap();
+    disk.edit_record("a", mk_part);
+    fs::write(disk.record_path("a"), broken(&fs::read(disk.record_path("a")).unwrap())).unwrap();
+    let mut node = mk_node(2);
+    (node.gpus[0].mig, node.gpus[0].partitioning) = (mk_mig(false), Partitioning::Dynamic { whole: true });
+    disk.see(node);
+    let preparer = disk.start().await;
+    let at = |start| preparer.has_part_at(&mk_uuid(0), Placement { start, size: 1 });
+    assert_eq!([at(0), at(3), at(4), at(7)], [false, false, true, true]);
+    for (device, is_held) in
+        [("gpu-0", true), ("gpu-0-mig-1g5gb-19-4", true), ("gpu-0-mig-1g5gb-19-3", false), ("gpu-1", false)]
+    {
+        let refused =
+            preparer.prepare(mk_claim("rival", &[("main", device)])).await.err().map(|error| error.to_string());
+        let is_in_use = refused.as_ref().is_some_and(|refused| refused.contains("is in use by claim team/a"));
+        assert_eq!(is_in_use, is_held, "{device}: {refused:?}");
+        drop(preparer.unprepare(&mk_uid("rival")).await);
+    }
+}
+
+#[tokio::test]
+async fn the_record_of_a_part_knows_the_name_of_its_gpu() {
+    let disk = Disk::new();
+    disk.start().await.prepare(mk_claim_a()).await.unwrap();
+    disk.edit_record("a", mk_part);
+    assert_eq!(disk.start().await.names(), [(DeviceName::gpu(0), mk_uuid(0))]);
 }
 
 #[tokio::test(start_paused = true)]

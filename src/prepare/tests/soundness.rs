@@ -65,7 +65,7 @@ impl Disk {
             let uid = record.claim.uid.as_str();
             assert_eq!(record.state, State::PrepareCompleted, "{uid}");
             let minor = |gpu| i64::from(node.gpus.iter().find(|known| known.uuid == gpu).unwrap().minor);
-            let minors: BTreeSet<_> = record.gpus().into_iter().map(minor).collect();
+            let minors: BTreeSet<_> = record.devices.iter().map(|device| minor(device.planned.gpu.clone())).collect();
             assert_eq!(self.minors_given(uid), minors, "{uid}");
         }
         self.assert_no_gpu_has_two_owners();

@@ -1,6 +1,7 @@
 //! CDI specs that were lost, damaged or overtaken by changes of the node.
 
 use super::*;
+use crate::device::example::mk_instance;
 use crate::prepare::keeper::EVERY;
 
 #[tokio::test]
@@ -151,6 +152,50 @@ async fn a_look_that_finds_nothing_new_does_not_touch_the_claims() {
     // Whoever works on the claim now holds up nobody.
     let _lock = preparer.shared.locks.claim(&mk_uid("a")).await;
     tokio::time::timeout(Duration::from_secs(30), keeper.keep()).await.expect("it does not wait for the claim");
+}
+
+#[tokio::test]
+async fn gpu_instances_that_come_and_go_do_not_matter_to_claims_without_parts() {
+    let disk = Disk::new();
+    let preparer = disk.start().await;
+    preparer.prepare(mk_claim_a()).await.unwrap();
+    let mut keeper = Keeper::new(Arc::clone(&preparer.shared));
+    keeper.keep().await;
+    fs::remove_file(disk.spec_path("a")).unwrap();
+    let mut node = mk_node(2);
+    node.gpus[1].mig.instances = vec![mk_instance(7, 19, 0, &[1])];
+    disk.see(node.clone());
+    keeper.keep().await;
+    assert!(!disk.spec_path("a").exists(), "nobody has looked at it");
+    node.gpus[1].mig.enabled = true;
+    disk.see(node);
+    keeper.keep().await;
+    assert_eq!(disk.minors_in_spec("a"), [0]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn claims_whose_gpu_is_worked_on_hold_up_nobody_and_are_seen_to_later() {
+    let disk = Disk::new();
+    let preparer = disk.start().await;
+    let shares: Vec<_> = (0..12).map(|number| format!("share-{number}")).collect();
+    for uid in &shares {
+        let mut claim = mk_claim(uid, &[("main", "gpu-0")]);
+        claim.results[0].share_id = Some(uid.clone());
+        preparer.prepare(claim).await.unwrap();
+    }
+    preparer.prepare(mk_claim("z", &[("main", "gpu-1")])).await.unwrap();
+    let are_there = || shares.iter().map(|uid| disk.spec_path(uid).exists()).collect::<BTreeSet<_>>();
+    shares.iter().map(String::as_str).chain(["z"]).for_each(|uid| fs::remove_file(disk.spec_path(uid)).unwrap());
+    let gate = preparer.shared.locks.gpus(&[mk_uuid(0)].into()).await.unwrap();
+    let mut keeper = Keeper::new(Arc::clone(&preparer.shared));
+    let start = Instant::now();
+    keeper.keep().await;
+    assert!(start.elapsed() < Duration::from_secs(3), "{:?}", start.elapsed());
+    assert_eq!(disk.minors_in_spec("z"), [1]);
+    assert_eq!(are_there(), [false].into());
+    drop(gate);
+    keeper.keep().await;
+    assert_eq!(are_there(), [true].into());
 }
 
 #[tokio::test]
