@@ -83,7 +83,7 @@ pub enum Error {
         uuid: MigUuid,
     },
     /// NVML could not make, find or destroy a part of a GPU.
-    #[error("{0}")]
+    #[error("{}", with_causes(.0))]
     Partition(nvml::Error),
     /// Whose doing MIG mode is could not be stored.
     #[error("{}", with_causes(.0))]

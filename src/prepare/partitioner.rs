@@ -1,16 +1,19 @@
 //! What claims do to GPUs that this plugin partitions: MIG devices that come and go with their claim.
 //!
 //! ```text
-//!  apply    a part:       MIG mode on ──▶ is its place free? ──▶ GPU instance, MIG device ──▶ Made, for the record
-//!           a whole GPU:  MIG mode off, if it is only on because this plugin has turned it on
+//!  check    a part:       is its place free, and can MIG mode be on?
+//!           a whole GPU:  is MIG mode off, or only on because this plugin has turned it on?
+//!
+//!  apply    a part:       MIG mode on ──▶ GPU instance, MIG device ──▶ Made, for the record
+//!           a whole GPU:  MIG mode off
 //!
 //!  revert   a part:       what is at its place, if it is what was made ──▶ destroyed
 //!                         ──▶ MIG mode off, if this plugin has turned it on and no instance is left
 //! ```
 //!
 //! A part is found by what the record plans: GPU, profile and place. So it can be taken back whether or not the process
-//! lived to write down what NVML had made, and one of somebody else is left alone: nobody else can have made one there
-//! while the claim had it, and if the MIG device that was made is known, it must be that one.
+//! lived to write down what NVML had made, and one of somebody else is left alone: the place was free when the record was
+//! stored, and if the MIG device that was made is known, it must be that one.
 //!
 //! NVML can take a second for each step, and hang. A call that is given up goes on in its thread and may have its effect
 //! later, so each call takes its turn at the GPU in that thread: whoever takes a part back sees all that was done before.
@@ -80,6 +83,13 @@ impl Partitioner {
         record.makes_parts() || record.devices.iter().any(|device| whole_of(&device.planned, node).is_some())
     }
 
+    /// Whether what a record plans can be had, as far as NVML shows before anything is done. To be asked before the record is
+    /// stored: what is found at a place that was free then is the claim's.
+    pub(super) async fn check(&self, record: &Record, node: &Node, by: Instant) -> Result<(), Error> {
+        let checked = self.at_each("look at how a GPU is partitioned", self.jobs(record, node), by, Job::check);
+        checked.await?.into_iter().collect()
+    }
+
     /// Makes the parts of a record, and sees to it that whole GPUs are whole; GPU by GPU at once. Answers what was made, by
     /// the number of the device. Where a part cannot be made, others may have been: they are for [`revert`](Self::revert).
     pub(super) async fn apply(
@@ -88,32 +98,14 @@ impl Partitioner {
         node: &Node,
         by: Instant,
     ) -> Result<BTreeMap<usize, Made>, Error> {
-        let jobs = self.jobs(record, node);
-        let calls = jobs.into_iter().map(|job| {
-            self.session.call("partition a GPU", left_until(by), move |nvml| {
-                let turn = Arc::clone(&job.turn);
-                let _turn = turn.lock().unwrap_or_else(PoisonError::into_inner);
-                job.apply(&Partitions::of(nvml, &job.gpu)?)
-            })
-        });
-        let mut made = BTreeMap::new();
-        for done in join_all(calls).await {
-            made.extend(done.map_err(Error::Partition)??);
-        }
-        Ok(made)
+        let made = self.at_each("partition a GPU", self.jobs(record, node), by, Job::apply).await?;
+        Ok(made.into_iter().collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect())
     }
 
     /// Destroys what was made for a record, as far as it is there. GPUs that `node` does not have took it with them.
     pub(super) async fn revert(&self, record: &Record, node: &Node, by: Instant) -> Result<(), Error> {
-        let jobs = self.jobs(record, node).into_iter().filter(|job| !job.parts.is_empty());
-        let calls = jobs.map(|job| {
-            self.session.call("take a part of a GPU back", left_until(by), move |nvml| {
-                let turn = Arc::clone(&job.turn);
-                let _turn = turn.lock().unwrap_or_else(PoisonError::into_inner);
-                job.revert(&Partitions::of(nvml, &job.gpu)?)
-            })
-        });
-        join_all(calls).await.into_iter().collect::<Result<(), _>>().map_err(Error::Partition)
+        let reverted = self.at_each("take a part of a GPU back", self.parts(record, node), by, Job::revert);
+        reverted.await.map(drop)
     }
 
     /// Whether all that was made for a record still is. NVML is asked only if the last look did not see it: that may have
@@ -122,17 +114,33 @@ impl Partitioner {
         if record.parts_are_in(node) {
             return Ok(true);
         }
-        if record.makes_parts() && record.devices.iter().any(|device| device.makes_part() && device.made.is_none()) {
+        if record.devices.iter().any(|device| device.makes_part() && device.made.is_none()) {
             return Ok(false);
         }
-        let calls = self.jobs(record, node).into_iter().filter(|job| !job.parts.is_empty()).map(|job| {
-            self.session.call("look for a part of a GPU", left_until(by), move |nvml| {
-                let instances = Partitions::of(nvml, &job.gpu)?.instances(&job.profiles)?;
-                Ok(job.parts.iter().all(|wish| wish.made.as_ref().is_none_or(|made| made.is_in(&instances))))
+        let found = self.at_each("look for a part of a GPU", self.parts(record, node), by, Job::has_all).await?;
+        Ok(found.into_iter().all(|all| all))
+    }
+
+    /// Does something at each GPU when it is its turn there, at all of them at once.
+    async fn at_each<T: Send + 'static>(
+        &self,
+        act: &'static str,
+        jobs: Vec<Job>,
+        by: Instant,
+        work: fn(&Job, &Partitions<'_>) -> Result<T, nvml::Error>,
+    ) -> Result<Vec<T>, Error> {
+        let calls = jobs.into_iter().map(|job| {
+            self.session.call(act, left_until(by), move |nvml| {
+                let _turn = job.turn.lock().unwrap_or_else(PoisonError::into_inner);
+                work(&job, &Partitions::of(nvml, &job.gpu)?)
             })
         });
-        let found = join_all(calls).await.into_iter().collect::<Result<Vec<_>, _>>();
-        Ok(found.map_err(Error::Partition)?.into_iter().all(|all| all))
+        join_all(calls).await.into_iter().collect::<Result<_, _>>().map_err(Error::Partition)
+    }
+
+    /// What a record means for each GPU that has parts of it.
+    fn parts(&self, record: &Record, node: &Node) -> Vec<Job> {
+        self.jobs(record, node).into_iter().filter(|job| !job.parts.is_empty()).collect()
     }
 
     /// What a record means for each GPU that the node has.
@@ -179,25 +187,50 @@ impl std::fmt::Debug for Partitioner {
 
 impl Job {
     /// What can be said in the words of a plan is an error within.
-    fn apply(&self, gpu: &Partitions<'_>) -> Result<Result<BTreeMap<usize, Made>, Error>, nvml::Error> {
-        if let Some(device) = &self.whole {
-            return Ok(self.make_whole(gpu, device)?.map(|()| BTreeMap::new()));
+    fn check(&self, gpu: &Partitions<'_>) -> Result<Result<(), Error>, nvml::Error> {
+        let partitioned = |device: &String| Error::Plan(PlanError::Partitioned { device: device.clone() });
+        if let (Some(device), false) = (&self.whole, self.parts.is_empty()) {
+            return Ok(Err(partitioned(device)));
         }
         if !gpu.mode()? {
-            if !self.resetless {
-                let device = self.parts.first().map_or_else(String::new, |wish| wish.device.clone());
-                return Ok(Err(Error::Plan(PlanError::NeedsReset { device })));
-            }
-            if let Err(error) = self.turn_on(gpu)? {
-                return Ok(Err(error));
-            }
+            let in_vain = self.parts.first().filter(|_| !self.resetless);
+            let error = |wish: &Wish| Error::Plan(PlanError::NeedsReset { device: wish.device.clone() });
+            return Ok(in_vain.map_or(Ok(()), |wish| Err(error(wish))));
         }
-        let mut made = BTreeMap::new();
+        let instances = gpu.instances(&self.profiles)?;
+        if let Some(device) = &self.whole {
+            return Ok(match (instances.first(), self.is_by_us()) {
+                (Some(other), _) => Err(foreign(device, other)),
+                (None, Ok(true)) => Ok(()),
+                (None, Ok(false)) => Err(partitioned(device)),
+                (None, Err(error)) => Err(Error::Modes(error)),
+            });
+        }
         for wish in &self.parts {
-            let instances = gpu.instances(&self.profiles)?;
             if let Some(other) = instances.iter().find(|instance| instance.placement.overlaps(wish.placement)) {
                 return Ok(Err(foreign(&wish.device, other)));
             }
+        }
+        Ok(Ok(()))
+    }
+
+    /// The same, for errors.
+    fn apply(&self, gpu: &Partitions<'_>) -> Result<Result<BTreeMap<usize, Made>, Error>, nvml::Error> {
+        let mut made = BTreeMap::new();
+        if self.whole.is_some() {
+            // By this plugin, or it would not have come so far.
+            if gpu.mode()? {
+                gpu.set_mode(false)?;
+                self.forget_mode();
+            }
+            return Ok(Ok(made));
+        }
+        if !gpu.mode()?
+            && let Err(error) = self.turn_on(gpu)?
+        {
+            return Ok(Err(error));
+        }
+        for wish in &self.parts {
             let Some(profile) = self.profiles.iter().find(|profile| profile.id == wish.profile) else {
                 return Ok(Err(Error::Plan(PlanError::Gone { device: wish.device.clone() })));
             };
@@ -216,26 +249,16 @@ impl Job {
         let switched = gpu.set_mode(true);
         match &switched {
             Ok(()) => tracing::info!(gpu = %self.gpu, "turned MIG mode on"),
+            // It can be on all the same, and is turned off again with what was to be made.
+            Err(_) if gpu.mode().unwrap_or(true) => {}
             Err(_) => self.forget_mode(),
         }
         switched.map(Ok)
     }
 
-    fn make_whole(&self, gpu: &Partitions<'_>, device: &str) -> Result<Result<(), Error>, nvml::Error> {
-        if !gpu.mode()? {
-            return Ok(Ok(()));
-        }
-        if let Some(other) = gpu.instances(&self.profiles)?.first() {
-            return Ok(Err(foreign(device, other)));
-        }
-        match self.is_by_us() {
-            Ok(true) => {}
-            Ok(false) => return Ok(Err(Error::Plan(PlanError::Partitioned { device: device.to_owned() }))),
-            Err(error) => return Ok(Err(Error::Modes(error))),
-        }
-        gpu.set_mode(false)?;
-        self.forget_mode();
-        Ok(Ok(()))
+    fn has_all(&self, gpu: &Partitions<'_>) -> Result<bool, nvml::Error> {
+        let instances = gpu.instances(&self.profiles)?;
+        Ok(self.parts.iter().all(|wish| wish.made.as_ref().is_none_or(|made| made.is_in(&instances))))
     }
 
     fn revert(&self, gpu: &Partitions<'_>) -> Result<(), nvml::Error> {
@@ -271,7 +294,8 @@ impl Job {
             && let Err(error) = self.turn_off(gpu)
         {
             // The parts are gone, and the next claim on this GPU comes by here.
-            tracing::warn!(gpu = %self.gpu, %error, "cannot turn MIG mode off again; trying when it is next released");
+            let error = crate::causes::with_causes(&error);
+            tracing::warn!(gpu = %self.gpu, error, "cannot turn MIG mode off again; trying when it is next released");
         }
         Ok(())
     }

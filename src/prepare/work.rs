@@ -37,6 +37,8 @@ impl Shared {
                 let record = if self.has_parts(&record, &node, attempt.deadline).await? {
                     self.blocking(move |machine| machine.renew(record, &node)).await?
                 } else {
+                    // Some may still be there, or what an unprepare that was interrupted has left of it.
+                    self.unmake(&record, attempt.deadline).await?;
                     self.carry_out(self.machine.anew(record), node, attempt.deadline).await?
                 };
                 Ok(record.answer())
@@ -92,6 +94,9 @@ impl Shared {
     /// its GPUs.
     async fn carry_out(&self, record: Record, node: Arc<Node>, by: Instant) -> Result<Record, Error> {
         let by_nvml = Partitioner::concerns(&record, &node);
+        if by_nvml {
+            self.partitioner.check(&record, &node, by).await?;
+        }
         let (started, known) = (record.clone(), Arc::clone(&node));
         let step = move |machine: &Machine| {
             machine.check(&started, &known)?;
@@ -146,15 +151,21 @@ impl Shared {
 
     /// Takes back a claim. The caller holds its lock and those of its GPUs.
     pub(super) async fn release(&self, record: Record, by: Instant) -> Result<(), Error> {
-        let uid = record.claim.uid.clone();
-        if record.makes_parts() && !self.machine.is_of_earlier_boot(&record) {
-            let withdrawn = uid.clone();
-            self.blocking(move |machine| machine.withdraw(&withdrawn)).await?;
-            self.partitioner.revert(&record, &*self.node()?, by).await?;
-        }
+        self.unmake(&record, by).await?;
+        let uid = record.claim.uid;
         let released = self.blocking(move |machine| machine.release(&uid)).await;
         self.released.send_replace(());
         released
+    }
+
+    /// Has NVML destroy what it has made for a claim.
+    async fn unmake(&self, record: &Record, by: Instant) -> Result<(), Error> {
+        if !record.makes_parts() || self.machine.is_of_earlier_boot(record) {
+            return Ok(());
+        }
+        let uid = record.claim.uid.clone();
+        self.blocking(move |machine| machine.withdraw(&uid)).await?;
+        self.partitioner.revert(record, &*self.node()?, by).await
     }
 
     /// What the node has now. To be asked under the locks of the GPUs: what is written of an older look would be wrong.
