@@ -261,6 +261,7 @@ impl Inventory {
 
     /// Looks once, logs what is new and passes it on. `false` where nothing was learnt.
     pub async fn look(&mut self) -> bool {
+        self.partitioner.begin().await;
         let discovery = match discover(&self.session, &self.roots, &mut self.names, &mut self.last).await {
             Ok(discovery) => discovery,
             Err(error) => {

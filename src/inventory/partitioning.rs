@@ -13,29 +13,45 @@ pub(super) struct Partitioner {
     modes: Option<MigModes>,
     /// On which GPUs the mode is on by us, as far as it is known.
     ours: BTreeSet<GpuUuid>,
+    /// On which it was when the look began.
+    before: BTreeSet<GpuUuid>,
 }
 
 // === impl Partitioner ===
 
 impl Partitioner {
     pub(super) fn new(which: DynamicMig, modes: MigModes) -> Self {
-        Self { which, modes: Some(modes), ours: BTreeSet::new() }
+        Self { which, modes: Some(modes), ours: BTreeSet::new(), before: BTreeSet::new() }
     }
 
-    /// Says it of each GPU of a node. Where it cannot be read on which of them this plugin has turned the mode on, that
-    /// stays what it was, and what could not be read is answered.
+    /// Prepares for a look. One that finds a mode on need not be over before a claim ends, and the mode with it: whose it
+    /// was is not known any more then.
+    pub(super) async fn begin(&mut self) {
+        // What cannot be read is answered by `assign`, if it still cannot.
+        let _ = self.read().await;
+        self.before.clone_from(&self.ours);
+    }
+
+    /// Says it of each GPU of a node that the look has found. Where it cannot be read on which of them this plugin has
+    /// turned the mode on, that stays what it was, and what could not be read is answered.
     pub(super) async fn assign(&mut self, node: &mut Node) -> Option<LeftOut> {
+        let unknown = self.read().await;
+        for gpu in &mut node.gpus {
+            if self.which.includes(gpu.product_name.as_deref()) {
+                let is_ours = self.ours.contains(&gpu.uuid) || self.before.contains(&gpu.uuid);
+                gpu.partitioning = dynamic(&gpu.mig, is_ours);
+            }
+        }
+        unknown
+    }
+
+    async fn read(&mut self) -> Option<LeftOut> {
         let mut unknown = None;
         if let (true, Some(modes)) = (self.which != DynamicMig::None, self.modes.clone()) {
             match tokio::task::spawn_blocking(move || modes.read()).await {
                 Ok(Ok(ours)) => self.ours = ours,
                 Ok(Err(error)) => unknown = Some(LeftOut::new("who has turned MIG modes on", &error)),
                 Err(error) => unknown = Some(LeftOut::new("who has turned MIG modes on", &error)),
-            }
-        }
-        for gpu in &mut node.gpus {
-            if self.which.includes(gpu.product_name.as_deref()) {
-                gpu.partitioning = dynamic(&gpu.mig, self.ours.contains(&gpu.uuid));
             }
         }
         unknown

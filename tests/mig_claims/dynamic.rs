@@ -1,13 +1,14 @@
 //! Parts that come and go with their claims, on GPUs that nobody has partitioned.
 
 use std::collections::BTreeSet;
+use std::fs;
 
-use fake_node::kubelet::ClaimRef;
 use fake_node::manifest::{MIG_3G_AND_4G_ON_ONE_GPU, ONE_GPU};
 use fake_node::node::NodeError;
 use futures::future::join_all;
+use topology::Fault;
 
-use crate::node::{claim_ref, terminate};
+use crate::node::{claim_ref, eventually, terminate};
 use crate::scene::{ALL, FOUR, Scene, THREE_AT_0, THREE_AT_4, part};
 
 #[tokio::test]
@@ -47,39 +48,32 @@ async fn two_parts_and_a_whole_gpu_beside_are_made_and_leave_no_trace() {
 async fn a_whole_gpu_and_its_parts_exclude_each_other_whatever_the_scheduler_says() {
     let scene = Scene::new("dgx-h100").await;
     let plugin = scene.plugin().await;
-    let [whole, three, four, all, other] = [
-        ("whole", "gpu-2".to_owned()),
-        ("three", part(2, THREE_AT_4)),
-        ("four", part(2, FOUR)),
-        ("all", part(2, ALL)),
-        ("other", part(2, THREE_AT_0)),
-    ]
-    .map(|(name, device)| scene.claim(name, &[&device]));
-    // Each waits until the budget of a prepare is over.
-    let refused = async |claims: &[&ClaimRef]| {
-        let (errors, calls) = scene.calls(join_all(claims.iter().map(|claim| scene.node.prepare(claim)))).await;
-        for error in errors.into_iter().map(Result::unwrap_err) {
-            assert!(error.contains("is in use by claim default/"), "{error}");
-        }
-        let changes = ["Create", "Destroy", "SetMigMode"];
-        assert!(!calls.iter().any(|call| changes.iter().any(|change| call.contains(change))), "{calls:?}");
-    };
+    let [whole, three, four, all, other] =
+        [("whole", "gpu-2"), ("three", THREE_AT_4), ("four", FOUR), ("all", ALL), ("other", THREE_AT_0)]
+            .map(|(name, of)| scene.claim(name, &[&if of == "gpu-2" { of.to_owned() } else { part(2, of) }]));
+    let of_whole = scene.claim("of-whole", &["gpu-3"]);
+    let parts_of_it = [("one-of-it", FOUR), ("all-of-it", ALL)].map(|(name, of)| scene.claim(name, &[&part(3, of)]));
 
-    scene.node.prepare(&three).await.unwrap();
-    scene.node.prepare(&four).await.unwrap();
+    for claim in [&three, &four, &of_whole] {
+        scene.node.prepare(claim).await.unwrap();
+    }
+    assert!(scene.mode(2) && !scene.mode(3));
     let made = scene.existing();
-    refused(&[&whole, &all, &other]).await;
+    let claims = [&whole, &all, &other].into_iter().chain(&parts_of_it);
+    // Each waits until the budget of a prepare is over.
+    let (errors, calls) = scene.calls(join_all(claims.map(|claim| scene.node.prepare(claim)))).await;
+    for error in errors.into_iter().map(Result::unwrap_err) {
+        assert!(error.contains("is in use by claim default/"), "{error}");
+    }
+    let changes = ["Create", "Destroy", "SetMigMode"];
+    assert!(!calls.iter().any(|call| changes.iter().any(|change| call.contains(change))), "{calls:?}");
     assert_eq!(scene.existing(), made);
 
-    for claim in [&three, &four] {
+    for claim in [&three, &four, &of_whole] {
         scene.node.unprepare(claim).await.unwrap();
     }
-    scene.node.prepare(&whole).await.unwrap();
-    assert!(!scene.mode(2));
-    refused(&[&three, &all]).await;
-    scene.node.unprepare(&whole).await.unwrap();
-    scene.node.prepare(&all).await.unwrap();
-    for claim in [&all, &whole, &three, &four, &other] {
+    for claim in [&whole, &all, &other].into_iter().chain(&parts_of_it) {
+        scene.node.prepare(claim).await.unwrap();
         scene.node.unprepare(claim).await.unwrap();
     }
     assert_eq!(scene.left(), None);
@@ -129,6 +123,30 @@ async fn one_claim_gets_parts_of_several_gpus_and_a_whole_one() {
     assert_eq!(scene.existing(), scene.recorded());
     assert_eq!(scene.given(&claim).len(), 4);
     scene.node.unprepare(&claim).await.unwrap();
+    assert_eq!(scene.left(), None);
+    terminate(plugin).await;
+}
+
+#[tokio::test]
+async fn a_look_that_the_end_of_a_claim_overtakes_changes_nothing() {
+    let scene = Scene::h100(1).await;
+    let plugin = scene.plugin().await;
+    let slices = scene.node.slices();
+    let claim = scene.claim("part", &[&part(0, FOUR)]);
+    scene.node.prepare(&claim).await.unwrap();
+    // Only a look reads minors, and after MIG.
+    let call = "nvmlDeviceGetMinorNumber".to_owned();
+    scene.fault(Fault { call: call.clone(), hang: true, ..Fault::default() });
+    let log = scene.nvml().calls_path();
+    fs::write(&log, "").unwrap();
+    let said = |call: &str| fs::read_to_string(&log).unwrap().matches(call).count();
+    eventually("a look has read the mode", || (said(&call) > 0).then_some(())).await;
+    scene.node.unprepare(&claim).await.unwrap();
+    assert!(!scene.mode(0));
+    scene.mend();
+    let modes = said("nvmlDeviceGetMigMode");
+    eventually("the next look", || (said("nvmlDeviceGetMigMode") > modes).then_some(())).await;
+    assert_eq!(scene.node.slices(), slices, "the GPU is offered all the time");
     assert_eq!(scene.left(), None);
     terminate(plugin).await;
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use fake_node::node::NodeError;
 use serde_json::json;
 
 use crate::node::{Machine, claim_ref, eventually, terminate};
@@ -73,16 +74,16 @@ async fn what_the_administrator_makes_and_destroys_is_offered_and_withdrawn_with
     scene.nvml().create_instance(0, ONE.0, Some(0)).unwrap();
     until(&[name_of_three, name_of_one.clone()]).await;
     assert!(scene.node.prepare(&claim).await.unwrap_err().contains("is gone"));
-    let other = scene.claim("other", &[&name_of_one]);
-    let error = scene.node.prepare(&other).await.unwrap_err();
-    assert!(error.contains("is in use by claim"), "{error}");
+    let error = scene.node.run_pod(&manifest(), "third").unwrap_err();
+    assert!(matches!(error, NodeError::Allocate(_)), "the first claim has the name: {error}");
 
     let before = scene.existing();
     for pod in [first, second] {
         scene.node.end_pod(pod).await.unwrap();
     }
-    scene.node.prepare(&other).await.unwrap();
-    scene.node.unprepare(&other).await.unwrap();
+    let again = scene.node.run_prepared_pod(&manifest(), "again").await.unwrap();
+    assert_eq!(again.devices(), [name_of_one]);
+    scene.node.end_pod(again).await.unwrap();
     assert_eq!(scene.existing(), before, "what an administrator made stays");
     assert!(scene.records().is_empty() && scene.node.specs().is_empty());
     terminate(plugin).await;
