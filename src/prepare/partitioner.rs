@@ -56,8 +56,17 @@ pub(super) struct Partitioner {
 pub(super) struct Applied {
     /// By the number of the device.
     pub(super) made: BTreeMap<usize, Made>,
-    /// The minors that GPUs have now: they can change with the mode.
-    pub(super) minors: BTreeMap<GpuUuid, u32>,
+    /// What the GPUs are like now.
+    pub(super) now: BTreeMap<GpuUuid, Now>,
+}
+
+/// What of a GPU can have changed since it was looked at last.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Now {
+    /// It can change with the mode.
+    pub(super) minor: u32,
+    /// Whether MIG mode is on.
+    pub(super) mode: bool,
 }
 
 /// Why not everything was made.
@@ -97,7 +106,9 @@ struct Wish {
 #[derive(Default)]
 struct Report {
     made: BTreeMap<usize, Made>,
-    minor: Option<u32>,
+    /// Which device one was being made for.
+    attempted: Option<usize>,
+    now: Option<Now>,
     error: Option<Error>,
 }
 
@@ -135,9 +146,9 @@ impl Partitioner {
         let (mut known, mut unknown) = (None, None);
         for (gpu, done) in join_all(calls).await {
             match done {
-                Ok(Report { made, minor, error }) => {
+                Ok(Report { made, now, error, attempted: _ }) => {
                     applied.made.extend(made);
-                    applied.minors.extend(minor.map(|minor| (gpu, minor)));
+                    applied.now.extend(now.map(|now| (gpu, now)));
                     known = known.or(error);
                 }
                 Err(error) => unknown = unknown.or(Some(error)),
@@ -273,14 +284,17 @@ impl Job {
     /// An error of NVML itself leaves unknown what was done.
     fn apply(&self, gpu: &Partitions<'_>) -> Result<Report, nvml::Error> {
         let mut report = Report::default();
-        match self.make(gpu, &mut report.made) {
-            Ok(()) => report.minor = gpu.minor().ok(),
+        match self.make(gpu, &mut report) {
+            Ok(()) => report.now = Some(Now { minor: gpu.minor()?, mode: gpu.mode()? }),
             Err(error) => {
                 let error = match unless_stale(error)? {
                     // Of what is left then, there is no more to know than where it is.
                     Error::Partition(error @ nvml::Error::Partition { left: Some(_), .. }) => return Err(error),
                     error => error,
                 };
+                if let Some(wish) = self.parts.iter().find(|wish| Some(wish.number) == report.attempted) {
+                    self.sweep(gpu, wish);
+                }
                 report.made = self.undo(gpu, std::mem::take(&mut report.made));
                 report.error = Some(error);
             }
@@ -288,7 +302,7 @@ impl Job {
         Ok(report)
     }
 
-    fn make(&self, gpu: &Partitions<'_>, made: &mut BTreeMap<usize, Made>) -> Result<(), Error> {
+    fn make(&self, gpu: &Partitions<'_>, report: &mut Report) -> Result<(), Error> {
         self.check(gpu)?;
         if self.whole.is_some() {
             return if gpu.mode()? { self.turn_off(gpu) } else { Ok(()) };
@@ -297,9 +311,11 @@ impl Job {
         for wish in self.parts.iter().filter(|wish| wish.made.is_none()) {
             let profile = self.profiles.iter().find(|profile| profile.id == wish.profile);
             let profile = profile.ok_or_else(|| Error::Plan(PlanError::Gone { device: wish.device.clone() }))?;
+            report.attempted = Some(wish.number);
             let new = Made::from(gpu.create(profile, wish.placement)?);
+            report.attempted = None;
             tracing::info!(gpu = %self.gpu, device = wish.device, mig = %new.uuid, "made a MIG device");
-            made.insert(wish.number, new);
+            report.made.insert(wish.number, new);
         }
         Ok(())
     }
@@ -317,6 +333,23 @@ impl Job {
         }
         self.restore_mode(gpu);
         left
+    }
+
+    /// Destroys what NVML has made though it said that it had not. The place was free a moment ago, and whoever else makes
+    /// a GPU instance puts a compute instance into it.
+    fn sweep(&self, gpu: &Partitions<'_>, wish: &Wish) {
+        let is_it = |instance: &&GpuInstance| {
+            let is_there = (instance.profile, instance.placement) == (wish.profile, wish.placement);
+            is_there && instance.compute.is_empty()
+        };
+        let swept = gpu.instances(&self.profiles).and_then(|instances| match instances.iter().find(is_it) {
+            Some(found) => gpu.destroy(&wish.expected(found.id, None)).map(drop),
+            None => Ok(()),
+        });
+        if let Err(error) = swept {
+            let error = Error::Partition(error);
+            tracing::warn!(gpu = %self.gpu, device = wish.device, %error, "cannot see whether a GPU instance is left");
+        }
     }
 
     fn revert(&self, gpu: &Partitions<'_>) -> Result<(), nvml::Error> {

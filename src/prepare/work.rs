@@ -7,7 +7,7 @@ use tokio::time::{Instant, sleep};
 
 use super::error::Remedy;
 use super::machine::Machine;
-use super::partitioner::{Applied, Failure, Partitioner};
+use super::partitioner::{Applied, Failure, Now, Partitioner};
 use super::record::{Record, SCHEMA, State};
 use super::waiting::{self, ITS_GPUS, THE_CLAIM, WORK, turn_by};
 use super::{Attempt, Error, PreparedDevice, Shared};
@@ -117,7 +117,10 @@ impl Shared {
         match self.blocking(step).await? {
             Ok(started) if by_nvml => self.partition(started, before, node, by).await,
             Err(error) => {
-                self.take_back(record, by).await;
+                match before {
+                    Some(before) => self.blocking(move |machine| machine.put_back(&before)).await?,
+                    None => self.take_back(record, by).await,
+                }
                 Err(error)
             }
             completed => completed,
@@ -133,10 +136,10 @@ impl Shared {
         by: Instant,
     ) -> Result<Record, Error> {
         let (error, made) = match self.partitioner.apply(&record, &node, by).await {
-            Ok(Applied { made, minors }) => {
+            Ok(Applied { made, now }) => {
                 let new = record.clone().remainder(made.clone());
                 record.take(made);
-                match self.complete(&record, with_minors(node, &minors), by).await {
+                match self.complete(&record, as_they_are(node, &now), by).await {
                     Ok(record) => return Ok(record),
                     Err(error) => (error, new),
                 }
@@ -272,15 +275,18 @@ impl Shared {
     }
 }
 
-/// A node whose GPUs have these minors by now.
-fn with_minors(node: Arc<Node>, minors: &BTreeMap<GpuUuid, u32>) -> Arc<Node> {
-    let is_new = |gpu: &&Gpu| minors.get(&gpu.uuid).is_some_and(|minor| *minor != gpu.minor);
-    if node.gpus.iter().find(is_new).is_none() {
+/// A node whose GPUs are like this by now.
+fn as_they_are(node: Arc<Node>, now: &BTreeMap<GpuUuid, Now>) -> Arc<Node> {
+    let is_other =
+        |gpu: &Gpu| now.get(&gpu.uuid).is_some_and(|now| (now.minor, now.mode) != (gpu.minor, gpu.mig.enabled));
+    if !node.gpus.iter().any(is_other) {
         return node;
     }
     let mut node = Node::clone(&node);
     for gpu in &mut node.gpus {
-        gpu.minor = minors.get(&gpu.uuid).copied().unwrap_or(gpu.minor);
+        if let Some(Now { minor, mode }) = now.get(&gpu.uuid) {
+            (gpu.minor, gpu.mig.enabled) = (*minor, *mode);
+        }
     }
     Arc::new(node)
 }

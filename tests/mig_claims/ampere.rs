@@ -30,7 +30,8 @@ async fn a_gpu_that_needs_a_reset_for_its_mode_is_offered_whole_and_never_switch
         error
     };
     let (error, calls) = scene.calls(work).await;
-    assert!(error.starts_with("the MIG device gpu-0-mig-3g20gb-9-4 is gone from the node; make it"), "{error}");
+    let expected = "gpu-0-mig-3g20gb-9-4 cannot be made: MIG mode of its GPU is off, and needs a reset";
+    assert!(error.starts_with(expected), "{error}");
     assert!(!calls.iter().any(|call| call.contains("SetMigMode")), "{calls:?}");
     assert_eq!(scene.left(), None);
     terminate(plugin).await;
