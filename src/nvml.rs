@@ -14,8 +14,10 @@
 //! name, strings that are not UTF-8, functions that this driver does not have.
 
 pub mod error;
+pub mod events;
 pub mod gpu;
 mod link;
+pub mod probe;
 mod raw;
 pub mod session;
 
