@@ -140,6 +140,7 @@ async fn a_stale_library_ends_the_watch_and_is_replaced() {
     let version = |nvml: &gpu_dra_plugin::nvml::Nvml| Ok(nvml.sys_driver_version().unwrap());
     let error = (&mut listener.end).await.unwrap().unwrap_err();
     assert!(error.is_stale(), "{error}");
+    assert!(listener.news.recv().await.is_none(), "it is told once");
     let answer = machine.session.call("read the driver's version", LONG, version).await;
     assert_eq!(answer, Ok("590.48.01".to_owned()));
     let mut listener = machine.watch();
