@@ -3,13 +3,18 @@
 //! Environment names are those of NVIDIA's driver where it has the same setting, so that a DaemonSet can be switched
 //! over without renaming. Parsing has no side effects; what a path leads to is looked at when it is used.
 
+mod dynamic_mig;
+
 use std::net::SocketAddr;
+use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::Parser;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
+
+pub use dynamic_mig::DynamicMig;
 
 /// Where `--help` ends: the one thing a newcomer asks next.
 const AFTER_HELP: &str = "\
@@ -48,42 +53,9 @@ pub struct Args {
     #[arg(long, env = "LIST_ATTRIBUTES", help_heading = "Kubernetes")]
     pub list_attributes: bool,
 
-    /// The kubelet's --root-dir; must be the same path here and on the host
-    #[arg(
-        long,
-        env = "KUBELET_ROOT",
-        value_name = "DIR",
-        default_value = "/var/lib/kubelet",
-        value_parser = path,
-        help_heading = "Kubelet"
-    )]
-    pub kubelet_root: PathBuf,
-
-    /// Where the kubelet looks for plugins [default: <kubelet root>/plugins_registry]
-    #[arg(
-        long,
-        env = "KUBELET_REGISTRAR_DIRECTORY_PATH",
-        value_name = "DIR",
-        value_parser = path,
-        help_heading = "Kubelet"
-    )]
-    pub kubelet_registrar_directory_path: Option<PathBuf>,
-
-    /// Where plugins keep their sockets and state [default: <kubelet root>/plugins]
-    #[arg(
-        long,
-        env = "KUBELET_PLUGINS_DIRECTORY_PATH",
-        value_name = "DIR",
-        value_parser = path,
-        help_heading = "Kubelet"
-    )]
-    pub kubelet_plugins_directory_path: Option<PathBuf>,
-
-    /// UID of this pod: by the downward API, an environment variable POD_UID with fieldPath metadata.uid. Gives the
-    /// sockets names of their own, so that during a rolling update with maxSurge the old pod and the new one serve side
-    /// by side. Kubelets before 1.33 lose the plugin when the old pod ends
-    #[arg(long, env = "POD_UID", value_name = "UID", value_parser = pod_uid, help_heading = "Kubelet")]
-    pub pod_uid: Option<String>,
+    /// Where the kubelet is
+    #[command(flatten)]
+    pub kubelet: Kubelet,
 
     /// Where container runtimes look for CDI specs
     #[arg(
@@ -145,9 +117,18 @@ pub struct Args {
     #[command(flatten)]
     pub containers: Containers,
 
+    /// How GPUs are partitioned
+    #[command(flatten)]
+    pub mig: Mig,
+
     /// Accept plain files as device nodes. For machines without a GPU: see tests/fake-node
     #[arg(long, env = "PLACEHOLDER_DEVICES", hide = true, help_heading = "Host")]
     pub placeholder_devices: bool,
+
+    /// How fast the time of publishing runs, so that tests need not wait for hours. Without a twin in the environment,
+    /// where nobody would look for it
+    #[arg(long, value_name = "TIMES", default_value_t = NonZeroU32::MIN, hide = true, help_heading = "Kubernetes")]
+    pub time_scale: NonZeroU32,
 
     /// Address of /metrics, /healthz and /readyz: `host:port`, `:port`, or `off`
     #[arg(long, env = "HTTP_ENDPOINT", value_name = "ADDRESS", default_value = ":8080", help_heading = "Observation")]
@@ -174,6 +155,72 @@ pub struct Args {
         help_heading = "Observation"
     )]
     pub log_level: String,
+}
+
+/// Where the kubelet is.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Kubelet {
+    /// The kubelet's --root-dir; must be the same path here and on the host
+    #[arg(
+        long,
+        env = "KUBELET_ROOT",
+        value_name = "DIR",
+        default_value = "/var/lib/kubelet",
+        value_parser = path,
+        help_heading = "Kubelet"
+    )]
+    pub kubelet_root: PathBuf,
+
+    /// Where the kubelet looks for plugins [default: <kubelet root>/plugins_registry]
+    #[arg(
+        long,
+        env = "KUBELET_REGISTRAR_DIRECTORY_PATH",
+        value_name = "DIR",
+        value_parser = path,
+        help_heading = "Kubelet"
+    )]
+    pub kubelet_registrar_directory_path: Option<PathBuf>,
+
+    /// Where plugins keep their sockets and state [default: <kubelet root>/plugins]
+    #[arg(
+        long,
+        env = "KUBELET_PLUGINS_DIRECTORY_PATH",
+        value_name = "DIR",
+        value_parser = path,
+        help_heading = "Kubelet"
+    )]
+    pub kubelet_plugins_directory_path: Option<PathBuf>,
+
+    /// UID of this pod: by the downward API, an environment variable POD_UID with fieldPath metadata.uid. Gives the
+    /// sockets names of their own, so that during a rolling update with maxSurge the old pod and the new one serve side
+    /// by side. Kubelets before 1.33 lose the plugin when the old pod ends
+    #[arg(long, env = "POD_UID", value_name = "UID", value_parser = pod_uid, help_heading = "Kubelet")]
+    pub pod_uid: Option<String>,
+}
+
+/// How GPUs are partitioned.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Mig {
+    /// Which GPUs the plugin partitions itself when claims ask for parts: `none`, `all`, or models, such as `A100,H100`.
+    /// Every part that they could have is offered, beside the whole GPU. All others are offered as an administrator has
+    /// partitioned them, and so are GPUs before Hopper whose MIG mode is off, since turning it on takes a reset. Needs an API
+    /// server and a scheduler with DRAPartitionableDevices, 1.36.3 or newer
+    #[arg(long, env = "DYNAMIC_MIG", value_name = "GPUS", default_value = "none", help_heading = "MIG")]
+    pub dynamic_mig: DynamicMig,
+
+    /// How the parts of such a GPU are counted. Schedulers before 1.36.3 lose track of what a device takes that they
+    /// considered and did not choose; with `light`, claims for several whole GPUs still work there
+    #[arg(long, env = "MIG_COUNTING", value_name = "FORM", value_enum, default_value = "exact", help_heading = "MIG")]
+    pub mig_counting: MigCounting,
+}
+
+/// How the parts of a GPU that the plugin partitions are counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum MigCounting {
+    /// A device takes what it has
+    Exact,
+    /// A whole GPU takes so little that it does no harm where it is forgotten
+    Light,
 }
 
 /// What containers get, and how.
@@ -320,6 +367,7 @@ mod tests {
     fn a_node_name_is_enough() {
         let args = parse(&["--node-name", "a"]).unwrap();
         assert_eq!(args.driver_name, "gpu.nvidia.com");
+        assert_eq!(args.time_scale.get(), 1, "time is real");
         assert_eq!(args.http_endpoint, Endpoint::At("[::]:8080".parse().unwrap()));
     }
 
@@ -334,6 +382,7 @@ mod tests {
             ("--http-endpoint", "8080", "host:port"),
             ("--pod-uid", "../x", "letters, digits"),
             ("--log-level", "loud", "expected error, warn"),
+            ("--time-scale", "0", "zero"),
         ] {
             let error = parse(&["--node-name", "a", flag, value]).unwrap_err().to_string();
             assert!(error.contains(sentence), "{flag} {value:?}: {error}");

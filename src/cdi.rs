@@ -12,6 +12,8 @@
 //!                                a hook that makes the libraries known to the container's loader
 //!  each device                   /dev/nvidia<minor>
 //!                                DRA_GPU_0_UUID=GPU-…            which GPU `gpu-0` is
+//!  each MIG device               those, with MIG-… as the UUID, and the two capabilities that open it:
+//!                                /dev/nvidia-caps/nvidia-cap<n>
 //! ```
 //!
 //! The UUID is a variable of each device, not one list for the claim: a container may get some of a claim's devices, or
@@ -38,7 +40,7 @@ mod spec;
 mod tests;
 mod writer;
 
-pub use edits::{Found, Incomplete, Sources, Target};
+pub use edits::{Found, Incomplete, MigTarget, Sources, Target};
 pub use hooks::Hooks;
 pub use spec::{ContainerEdits, Device, DeviceNode, Hook, Kind, Mount, Spec};
 pub use writer::{WriteError, Writer};

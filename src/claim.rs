@@ -23,6 +23,8 @@ pub struct Claim {
     pub results: Vec<AllocationResult>,
     /// Opaque parameters addressed to our driver, class before claim.
     pub configs: Vec<OpaqueConfig>,
+    /// What its status says of our devices (`status.devices[]`), as it is written there.
+    pub statuses: Vec<serde_json::Value>,
 }
 
 /// The UID of a ResourceClaim. Safe as a file name.

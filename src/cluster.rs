@@ -1,4 +1,4 @@
-//! EDGE to the Kubernetes API: claims come in, slices go out.
+//! EDGE to the Kubernetes API: claims come in, slices and the status of claims go out.
 //!
 //! ```text
 //!            kubelet's call                                       what the node has
@@ -16,8 +16,10 @@
 //! Nothing here needs the API server at start: the first call finds out which versions it speaks. What it answers is
 //! checked like any other input.
 
+mod claim_status;
 mod claims;
 mod client;
+mod clock;
 mod node_events;
 pub mod publisher;
 mod request;
@@ -32,8 +34,10 @@ pub mod fuzz;
 
 use std::path::PathBuf;
 
+pub use claim_status::{ClaimStatuses, DeviceStatus};
 pub use claims::ClaimError;
 pub use client::ConnectError;
+pub use clock::Clock;
 pub use node_events::NodeEvents;
 pub use publisher::{Metrics, Published, Publisher};
 pub use request::{Refusal, RequestError};
@@ -51,6 +55,8 @@ pub struct Settings {
     pub driver: String,
     /// The name of this node's Node object.
     pub node: String,
+    /// How fast time runs.
+    pub clock: Clock,
 }
 
 /// A connection to the API server. Cheap to clone; all clones share connections and the negotiated version.
@@ -60,6 +66,7 @@ pub struct Cluster {
     negotiated: Negotiated,
     driver: String,
     node: String,
+    clock: Clock,
 }
 
 // === impl Cluster ===
@@ -73,7 +80,7 @@ impl Cluster {
             }
         }
         let client = client::client(settings.kubeconfig.as_deref()).await?;
-        Ok(Self::new(client, &settings.driver, &settings.node))
+        Ok(Self { clock: settings.clock, ..Self::new(client, &settings.driver, &settings.node) })
     }
 
     fn new(client: kube::Client, driver: &str, node: &str) -> Self {
@@ -82,6 +89,7 @@ impl Cluster {
             negotiated: Negotiated::default(),
             driver: driver.to_owned(),
             node: node.to_owned(),
+            clock: Clock::REAL,
         }
     }
 }

@@ -3,6 +3,7 @@
 //! Every path goes through [`Roots`], so that tests and fake nodes can move all of them.
 
 pub mod atomic;
+pub mod capability;
 pub mod driver_root;
 pub mod node;
 mod numa;

@@ -10,7 +10,9 @@
 //! a running plugin. What cannot be read at the moment changes nothing: "not known" is not "none", so a fact that fails
 //! stays what the last look found.
 
+pub mod mig_modes;
 pub mod names;
+mod partitioning;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -20,6 +22,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 use tokio::sync::watch;
 
+use crate::args::DynamicMig;
 use crate::device::attribute::Form;
 use crate::device::{DeviceName, Gpu, GpuUuid, LeftOut, Node, Partitioning, Place};
 use crate::host::{Roots, pci};
@@ -27,7 +30,9 @@ use crate::nvml::gpu::{self, Facts, Scan};
 use crate::nvml::{self, Session};
 use crate::slice;
 
+pub use mig_modes::MigModes;
 pub use names::NameMap;
+use partitioning::Partitioner;
 
 /// What the other rooms see of the inventory: `None` until NVML has answered once.
 pub type Current = watch::Receiver<Option<Arc<Node>>>;
@@ -61,6 +66,7 @@ pub struct Inventory {
     names: NameMap,
     /// How attributes are published.
     form: Form,
+    partitioner: Partitioner,
     /// What the last look read, for facts that the next one cannot.
     last: Arc<Scan>,
     reported: Reported,
@@ -143,7 +149,6 @@ pub async fn discover(
     }
     node.gpus.sort_by(|a, b| a.name.cmp(&b.name));
 
-    left_out.extend(slice::left_out(Form::Scalar, &node));
     Ok(Discovery { node, unseen, left_out })
 }
 
@@ -184,6 +189,7 @@ fn with_place(facts: Facts, name: DeviceName, place: Place, has_node: bool) -> G
         mig,
         links,
         fabric,
+        ..
     } = facts;
     Gpu {
         name,
@@ -212,12 +218,18 @@ impl Inventory {
     pub fn new(session: Session, roots: Roots, names: NameMap) -> Self {
         let (current, looked, failure) = (watch::Sender::new(None), watch::Sender::new(None), watch::Sender::new(None));
         let (form, last, reported) = (Form::default(), Arc::default(), Reported::default());
-        Self { session, roots, names, form, last, reported, current, looked, failure }
+        let partitioner = Partitioner::default();
+        Self { session, roots, names, form, partitioner, last, reported, current, looked, failure }
     }
 
     /// Says in which form attributes are published, so that what does not fit into it is reported.
     pub fn published_in(&mut self, form: Form) {
         self.form = form;
+    }
+
+    /// Says which GPUs this plugin partitions, and where it keeps whose MIG mode it has turned on.
+    pub fn partitions(&mut self, which: DynamicMig, modes: MigModes) {
+        self.partitioner = Partitioner::new(which, modes);
     }
 
     /// Takes names that claims know GPUs by, see [`NameMap::remember`].
@@ -257,6 +269,7 @@ impl Inventory {
             }
         };
         let Discovery { mut node, unseen, mut left_out } = discovery;
+        left_out.extend(self.partitioner.assign(&mut node).await);
         match &*self.current.borrow() {
             Some(before) => keep_known(&mut node, before, &unseen),
             // They are made after the driver is loaded, and what an earlier plugin published may be right.
@@ -271,7 +284,6 @@ impl Inventory {
         if self.failure.send_if_modified(|failure| failure.take().is_some()) {
             tracing::info!("NVML answers again");
         }
-        // What is left out in either form is reported once all the same.
         left_out.extend(slice::left_out(self.form, &node));
         self.reported.log(left_out);
         self.current.send_if_modified(|current| {

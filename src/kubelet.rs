@@ -16,7 +16,7 @@
 //! registrar goes first, so that the kubelet does not choose an instance that is dying:
 //!
 //! ```text
-//!  let dra = kubelet::serve_dra(&settings, kubelet::Dra::new(cluster, preparer), health, &metrics).await?;
+//!  let dra = kubelet::serve_dra(&settings, kubelet::Dra::new(cluster, preparer, statuses), health, &metrics).await?;
 //!  let registrar = kubelet::serve_registrar(&settings, &dra, &metrics).await?;
 //!  …
 //!  registrar.close().await;

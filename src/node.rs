@@ -14,6 +14,7 @@ mod damage;
 mod driver;
 mod gone_claims;
 mod hook;
+mod offer;
 mod readiness;
 mod telling;
 
@@ -31,16 +32,17 @@ use tracing::{info, warn};
 
 use self::driver::NvmlLibrary;
 use self::gone_claims::Collector;
+use self::offer::Offer;
 use self::readiness::Readiness;
-use crate::args::{Args, Endpoint};
+use crate::args::{self, Args, Endpoint, MigCounting};
 use crate::device::attribute::Form;
 use crate::host::driver_root::DriverRoot;
 use crate::host::{Roots, node};
-use crate::inventory::{Current, Inventory, NameMap, Views};
+use crate::inventory::{Inventory, MigModes, NameMap, Views};
 use crate::kubelet::{self, DeviceHealth, HealthSnapshot, Verdict};
 use crate::nvml::Session;
 use crate::prepare::{self, Preparer};
-use crate::slice::{self, Pool};
+use crate::slice::{self, Counting, Layout};
 use crate::{cdi, cluster, http, metrics};
 
 /// Threads of the async runtime. All it does is wait: for sockets, for the API server, and for work on other threads.
@@ -71,19 +73,18 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         kubeconfig,
         driver_name,
         list_attributes,
-        kubelet_root,
-        kubelet_registrar_directory_path,
-        kubelet_plugins_directory_path,
-        pod_uid,
+        kubelet,
         cdi_root,
         driver_root: _,
         container_driver_root: _,
         nvml_library,
+        mig,
         containers,
         sys_root,
         proc_root,
         dev_root,
         placeholder_devices,
+        time_scale,
         http_endpoint,
         log_format: _,
         log_level: _,
@@ -92,16 +93,12 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
 
     let server = bind(http_endpoint).await?;
     let mut registry = metrics::registry(&driver_name);
-    let kubelet = kubelet::Settings {
-        registry_dir: kubelet_registrar_directory_path.unwrap_or_else(|| kubelet_root.join("plugins_registry")),
-        plugin_dir: kubelet_plugins_directory_path.unwrap_or_else(|| kubelet_root.join("plugins")).join(&driver_name),
-        driver: driver_name.clone(),
-        pod_uid,
-    };
+    let kubelet = kubelet_settings(kubelet, &driver_name);
     let cluster = cluster::Cluster::connect(&cluster::Settings {
         kubeconfig,
         driver: driver_name.clone(),
         node: node_name.clone(),
+        clock: cluster::Clock::scaled(time_scale),
     })
     .await?;
     // Before any file is touched: a second instance by mistake ends here.
@@ -111,7 +108,10 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     let other_devs = drivers.iter().filter_map(DriverRoot::dev).collect();
     let roots = Roots { sys: sys_root, proc: proc_root, dev: dev_root, other_devs, placeholders: placeholder_devices };
     let names = NameMap::load(&kubelet.plugin_dir)?;
-    let mut inventory = Inventory::new(Session::new(move || library.locate()), roots.clone(), names);
+    let session = Session::new(move || library.locate());
+    let modes = MigModes::of(&kubelet.plugin_dir, boot_id(&roots.proc)?);
+    let mut inventory = Inventory::new(session.clone(), roots.clone(), names);
+    inventory.partitions(mig.dynamic_mig, modes.clone());
     inventory.register(&mut registry);
     let form = if list_attributes { Form::List } else { Form::Scalar };
     inventory.published_in(form);
@@ -132,24 +132,26 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         pool: node_name.clone(),
         boot_id: boot_id(&roots.proc)?,
     };
-    let preparer = Preparer::open(settings, views.clone(), prepare::Metrics::register(&mut registry)).await?;
+    let gpus = prepare::Gpus { views: views.clone(), session, modes };
+    let preparer = Preparer::open(settings, gpus, prepare::Metrics::register(&mut registry)).await?;
     // Before the first look gives names.
     inventory.remember(preparer.names());
 
-    let damage = damage::report(preparer.clone(), &cluster, &mut registry);
     let kubelet_metrics = kubelet::Metrics::register(&mut registry);
     let (health, snapshots) = watch::channel(Arc::default());
-    let dra = kubelet::Dra::new(cluster.clone(), preparer.clone());
+    let (dra, claim_statuses) = dra_and_statuses(&cluster, &preparer);
     let dra = kubelet::serve_dra(&kubelet, dra, snapshots, &kubelet_metrics).await?;
 
     // Everything that runs until the end. Dropping it stops it, in whatever it is at: all of it may be killed too.
     let mut running = JoinSet::new();
     running.spawn(inventory.run());
     running.spawn(preparer.clone().keep_specs());
-    running.spawn(lay_out(form, views.current.clone(), node_name.clone(), pool));
+    let layout = Layout { form, counting: counting(mig.mig_counting) };
+    running.spawn(Offer::new(layout, node_name.clone(), preparer.clone()).keep(views.clone(), pool));
     running.spawn(report_health(views.clone(), node_name, health));
     running.spawn(publisher.run());
-    running.spawn(damage);
+    running.spawn(damage::report(preparer.clone(), &cluster, &mut registry));
+    running.spawn(claim_statuses);
     running.spawn(Collector::new(cluster, preparer.clone(), dra.tasks(), &mut registry).run());
 
     until_specs_kept(&stop, &preparer, views.clone()).await;
@@ -170,6 +172,16 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     dra.close(GRACE).await;
     info!("stopped");
     outcome
+}
+
+/// The DRA service, and the task that writes to the status of claims what it has done.
+fn dra_and_statuses(
+    cluster: &cluster::Cluster,
+    preparer: &Preparer,
+) -> (kubelet::Dra, impl Future<Output = ()> + Send + use<>) {
+    let records = preparer.clone();
+    let (statuses, task) = cluster::ClaimStatuses::new(cluster.clone(), move |uid| records.claims().contains(uid));
+    (kubelet::Dra::new(cluster.clone(), preparer.clone(), statuses), task)
 }
 
 /// Waits until the specs of all prepared claims are what containers can start from, but not for what may never come.
@@ -208,6 +220,24 @@ async fn until_stopped(
     }
 }
 
+fn kubelet_settings(args: args::Kubelet, driver: &str) -> kubelet::Settings {
+    let args::Kubelet { kubelet_root, kubelet_registrar_directory_path, kubelet_plugins_directory_path, pod_uid } =
+        args;
+    kubelet::Settings {
+        registry_dir: kubelet_registrar_directory_path.unwrap_or_else(|| kubelet_root.join("plugins_registry")),
+        plugin_dir: kubelet_plugins_directory_path.unwrap_or_else(|| kubelet_root.join("plugins")).join(driver),
+        driver: driver.to_owned(),
+        pod_uid,
+    }
+}
+
+fn counting(counting: MigCounting) -> Counting {
+    match counting {
+        MigCounting::Exact => Counting::Exact,
+        MigCounting::Light => Counting::Light,
+    }
+}
+
 /// Takes the address of /metrics and /readyz at once, so that a wrong one is known at start.
 async fn bind(endpoint: Endpoint) -> anyhow::Result<Option<http::Server>> {
     let Endpoint::At(address) = endpoint else { return Ok(None) };
@@ -222,19 +252,6 @@ async fn bind(endpoint: Endpoint) -> anyhow::Result<Option<http::Server>> {
 fn boot_id(proc: &Path) -> anyhow::Result<String> {
     let context = || format!("cannot read the id of this boot below {}: check --proc-root", proc.display());
     node::boot_id(proc).with_context(context)
-}
-
-/// Passes the pool on whenever the inventory has changed. As long as nothing is known, nothing is wanted.
-async fn lay_out(form: Form, mut inventory: Current, name: String, pool: watch::Sender<Option<Pool>>) {
-    loop {
-        let known = inventory.borrow_and_update().clone();
-        pool.send_replace(
-            known.map(|node| slice::pool_in(slice::Layout { form, ..slice::Layout::default() }, &name, &node)),
-        );
-        if inventory.changed().await.is_err() {
-            return;
-        }
-    }
 }
 
 /// Tells the kubelet of every look at the machine which devices it found. A look that fails tells nothing, so that what

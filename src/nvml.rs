@@ -7,7 +7,10 @@
 //!                  gpu     every GPU's facts, each on its own: one that fails costs itself
 //!                   │
 //!                   ▼
-//!              link, raw   calls that nvml-wrapper gets wrong or does not have, as plain numbers
+//!        link, mig, fabric   parts of that
+//!                   │
+//!                   ▼
+//!                  raw     calls that nvml-wrapper gets wrong or does not have, as plain numbers
 //! ```
 //!
 //! What NVML answers is data, never a reason to panic: return codes that are newer than we are, enum values without a
@@ -15,8 +18,12 @@
 
 pub mod error;
 pub mod events;
+mod fabric;
 pub mod gpu;
 mod link;
+mod mig;
+mod notes;
+pub mod partition;
 pub mod probe;
 mod raw;
 pub mod session;

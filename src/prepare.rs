@@ -41,6 +41,7 @@ mod locks;
 mod machine;
 mod metrics;
 mod notices;
+mod partitioner;
 mod record;
 mod remnant;
 mod siblings;
@@ -48,6 +49,7 @@ mod store;
 #[cfg(test)]
 mod tests;
 mod waiting;
+mod work;
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -65,15 +67,16 @@ use self::locks::Locks;
 use self::machine::Machine;
 pub use self::metrics::Metrics;
 use self::notices::Notice;
-use self::record::{Record, SCHEMA, State};
+use self::partitioner::Partitioner;
 pub use self::siblings::LockError;
 pub use self::store::StoreError;
-use self::waiting::{ITS_GPUS, THE_CLAIM, turn_by};
+use self::waiting::{THE_CLAIM, turn_by};
 use crate::cdi;
-use crate::claim::plan::{plan, wanted};
 use crate::claim::{Claim, ClaimName, ClaimUid};
-use crate::device::{DeviceName, GpuUuid, Node};
-use crate::inventory::Views;
+use crate::device::mig::Placement;
+use crate::device::{DeviceName, GpuUuid};
+use crate::inventory::{MigModes, Views};
+use crate::nvml::Session;
 
 /// How many steps of the machine are on the disk at once, each on a thread that may block. Others wait without one, so that
 /// a disk that hangs takes no more.
@@ -113,6 +116,17 @@ pub struct Settings {
     pub boot_id: String,
 }
 
+/// The node's GPUs: what is known of them, and what it takes to partition them.
+#[derive(Clone)]
+pub struct Gpus {
+    /// What the inventory has found.
+    pub views: Views,
+    /// NVML.
+    pub session: Session,
+    /// The GPUs whose MIG mode this plugin has turned on.
+    pub modes: MigModes,
+}
+
 /// One device that a container can be given, in answer to the kubelet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PreparedDevice {
@@ -126,11 +140,16 @@ pub struct PreparedDevice {
     pub cdi_ids: Vec<String>,
     /// Which share, where a device is allocated several times.
     pub share_id: Option<String>,
+    /// The GPU that it is, or is a part of.
+    pub gpu: GpuUuid,
+    /// The MIG device that it is, if it is a part.
+    pub mig: Option<crate::device::MigUuid>,
 }
 
 #[derive(Debug)]
 struct Shared {
     machine: Arc<Machine>,
+    partitioner: Partitioner,
     views: Views,
     attempts: Attempts,
     locks: Locks,
@@ -148,17 +167,34 @@ struct Shared {
     stopping: CancellationToken,
 }
 
+// === impl Gpus ===
+
+impl Gpus {
+    /// GPUs that are only looked at.
+    #[cfg(test)]
+    pub(crate) fn without_nvml(views: Views) -> Self {
+        let nowhere = PathBuf::from("/nonexistent");
+        let session = Session::new({
+            let library = nowhere.join("libnvidia-ml.so.1");
+            move || Some(library.clone())
+        });
+        Self { views, session, modes: MigModes::of(&nowhere, String::new()) }
+    }
+}
+
 // === impl Preparer ===
 
 impl Preparer {
     /// Takes up what an earlier process left: half-done work is reverted, and specs without a record go. For those of
     /// prepared claims see [`keep_specs`](Self::keep_specs).
-    pub async fn open(settings: Settings, views: Views, metrics: Metrics) -> Result<Self, OpenError> {
+    pub async fn open(settings: Settings, gpus: Gpus, metrics: Metrics) -> Result<Self, OpenError> {
+        let Gpus { views, session, modes } = gpus;
         let opened = tokio::task::spawn_blocking(|| Machine::open(settings)).await;
         let machine = Arc::new(opened.unwrap_or(Err(OpenError::Internal))?);
         let locks = Locks::new(Arc::clone(machine.siblings()));
         let shared = Shared {
             machine,
+            partitioner: Partitioner::new(session, modes),
             views,
             attempts: Attempts::default(),
             locks,
@@ -277,142 +313,14 @@ impl Preparer {
         self.shared.locks.gpus(gpus).await.expect("locks can be taken")
     }
 
+    /// Whether a claim has, or is about to have, a part of a GPU that this plugin makes, where this place is. GPU instances
+    /// in other places are somebody else's.
+    pub fn has_part_at(&self, gpu: &GpuUuid, place: Placement) -> bool {
+        self.shared.machine.has_part_at(gpu, place)
+    }
+
     /// What it counts.
     pub fn metrics(&self) -> &Metrics {
         &self.shared.metrics
     }
-}
-
-// === impl Shared ===
-
-impl Shared {
-    /// Tries once.
-    async fn prepare(&self, claim: &Claim, attempt: &Attempt) -> Result<Vec<PreparedDevice>, Error> {
-        // What is prepared and in order needs no NVML.
-        if let Some(answer) = self.repeat(claim, attempt).await? {
-            return Ok(answer);
-        }
-        let _claim = attempt.turn(THE_CLAIM, self.locks.claim(&claim.uid)).await?;
-        // An unprepare that comes from here on waits for the lock, and finds what is done.
-        if attempt.ticket.is_called_off() {
-            return Err(Error::CalledOff);
-        }
-        let (uid, notice) = (claim.uid.clone(), attempt.notice.clone());
-        match self.blocking(move |machine| machine.take_up(&uid, &notice)).await? {
-            Some(record) if record.version > SCHEMA => Err(Error::Newer { version: record.version }),
-            Some(record) if record.state == State::PrepareCompleted => {
-                check_repeat(&record, claim)?;
-                let _gpus = attempt.turn(ITS_GPUS, self.locks.gpus(&record.gpus())).await?;
-                let node = self.node()?;
-                self.blocking(move |machine| machine.renew(record, &node)).await.map(|record| record.answer())
-            }
-            started => {
-                if let Some(record) = started {
-                    let _gpus = attempt.turn(ITS_GPUS, self.locks.gpus(&record.gpus())).await?;
-                    self.release(record).await?;
-                }
-                let plan = plan(claim, self.machine.pool(), &*self.node()?).map_err(Error::Plan)?;
-                let _gpus = attempt.turn(ITS_GPUS, self.locks.gpus(&plan.gpus())).await?;
-                let (claim, node) = (claim.clone(), self.node()?);
-                let record = self.blocking(move |machine| machine.carry_out(&claim, plan, &node)).await?;
-                Ok(record.answer())
-            }
-        }
-    }
-
-    /// The answer for a claim that is prepared and in order.
-    async fn repeat(&self, claim: &Claim, attempt: &Attempt) -> Result<Option<Vec<PreparedDevice>>, Error> {
-        let _claim = attempt.turn(THE_CLAIM, self.locks.claim(&claim.uid)).await?;
-        let Some(record) = self.load(&claim.uid).await? else { return Ok(None) };
-        if record.version > SCHEMA {
-            return Err(Error::Newer { version: record.version });
-        }
-        if record.state != State::PrepareCompleted {
-            return Ok(None);
-        }
-        check_repeat(&record, claim)?;
-        let node = self.views.current.borrow().clone();
-        self.blocking(move |machine| Ok(machine.is_current(&record, node.as_deref()).then(|| record.answer()))).await
-    }
-
-    async fn unprepare(&self, uid: &ClaimUid) -> Result<(), Error> {
-        let by = Instant::now() + waiting::BUDGET;
-        let _claim = turn_by(by, THE_CLAIM, self.locks.claim(uid)).await?;
-        let known = uid.clone();
-        if let Some(record) = self.blocking(move |machine| machine.let_go(&known)).await? {
-            // Its schema was raised because there is something to take back that is not known here.
-            if record.version > SCHEMA {
-                return Err(Error::Newer { version: record.version });
-            }
-            let _gpus = turn_by(by, ITS_GPUS, self.locks.gpus(&record.gpus())).await?;
-            return self.release(record).await;
-        }
-        // A spec can be left of a record that was moved aside.
-        let uid = uid.clone();
-        let released = self.blocking(move |machine| machine.release(&uid)).await;
-        self.released.send_replace(());
-        released
-    }
-
-    /// Takes back a claim. The caller holds its lock and those of its GPUs.
-    async fn release(&self, record: Record) -> Result<(), Error> {
-        let released = self.blocking(move |machine| machine.release(&record.claim.uid)).await;
-        self.released.send_replace(());
-        released
-    }
-
-    /// What the node has now. To be asked under the locks of the GPUs: what is written of an older look would be wrong.
-    fn node(&self) -> Result<Arc<Node>, Error> {
-        let node = self.views.current.borrow().clone();
-        node.ok_or_else(|| Error::NotReady { reason: self.views.failure.borrow().clone() })
-    }
-
-    async fn load(&self, uid: &ClaimUid) -> Result<Option<Record>, Error> {
-        let uid = uid.clone();
-        self.blocking(move |machine| machine.load(&uid)).await
-    }
-
-    /// Runs a step of the machine on a thread that may block. An fsync can take tens of milliseconds on a busy disk, in
-    /// which the threads of the async runtime have other calls to serve.
-    async fn blocking<T: Send + 'static>(
-        &self,
-        step: impl FnOnce(&Machine) -> Result<T, Error> + Send + 'static,
-    ) -> Result<T, Error> {
-        let machine = Arc::clone(&self.machine);
-        let span = tracing::Span::current();
-        // Nobody closes it.
-        let permit = Arc::clone(&self.steps).acquire_owned().await;
-        let done = tokio::task::spawn_blocking(move || {
-            // Until the step has ended, though nobody may be waiting for it any more.
-            let _permit = permit;
-            span.in_scope(|| step(&machine))
-        })
-        .await;
-        done.unwrap_or(Err(Error::Internal))
-    }
-
-    fn count<T>(&self, operation: &'static str, result: &Result<T, Error>) {
-        if let Err(error) = result {
-            self.metrics.failed(operation, error.cause());
-        }
-        self.count_prepared();
-    }
-
-    fn count_prepared(&self) {
-        self.metrics.prepared.set(i64::try_from(self.machine.prepared().len()).unwrap_or(i64::MAX));
-    }
-}
-
-/// A completed record answers only for what it was made for.
-fn check_repeat(record: &Record, claim: &Claim) -> Result<(), Error> {
-    let wanted = wanted(claim);
-    if record.is_for(&wanted) {
-        return Ok(());
-    }
-    let prepared = record.devices.iter().map(|device| &device.planned.wanted);
-    let names = |devices: Vec<&str>| if devices.is_empty() { "nothing".to_owned() } else { devices.join(", ") };
-    Err(Error::Reallocated {
-        prepared: names(prepared.map(|wanted| wanted.device.as_str()).collect()),
-        allocated: names(wanted.iter().map(|wanted| wanted.device.as_str()).collect()),
-    })
 }

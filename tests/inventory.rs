@@ -9,12 +9,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fake_node::host::{Host, HostBuilder};
-use gpu_dra_plugin::device::attribute::Value;
-use gpu_dra_plugin::device::{AddressingMode, Fabric, Gpu, LeftOut};
+use gpu_dra_plugin::device::attribute::{Form, Value};
+use gpu_dra_plugin::device::{AddressingMode, Fabric, Gpu, LeftOut, Partitioning};
 use gpu_dra_plugin::host::Roots;
-use gpu_dra_plugin::inventory::{Discovery, Inventory, NameMap, Views, discover};
+use gpu_dra_plugin::inventory::{Discovery, Inventory, MigModes, NameMap, Views, discover};
 use gpu_dra_plugin::nvml::{self, Code, Session};
-use gpu_dra_plugin::slice::{Device, pool};
+use gpu_dra_plugin::slice::{Device, left_out, pool};
 use tempfile::TempDir;
 use topology::{Fault, LinkState, State, Topology};
 
@@ -74,7 +74,9 @@ impl Machine {
 
     /// A first look.
     async fn try_discover(&self) -> Result<Discovery, nvml::Error> {
-        discover(&self.session, &self.roots(), &mut self.names(), &mut Arc::default()).await
+        let mut discovery = discover(&self.session, &self.roots(), &mut self.names(), &mut Arc::default()).await?;
+        discovery.left_out.extend(left_out(Form::Scalar, &discovery.node));
+        Ok(discovery)
     }
 
     async fn discover(&self) -> Discovery {
@@ -204,7 +206,8 @@ async fn one_failing_query_costs_its_fact_and_says_so() {
         ("nvmlDeviceGetBrand", |gpu| gpu.brand = None),
         ("nvmlDeviceGetArchitecture", |gpu| gpu.architecture = None),
         ("nvmlDeviceGetCudaComputeCapability", |gpu| gpu.cuda_compute_capability = None),
-        ("nvmlDeviceGetMemoryInfo", |gpu| gpu.memory_bytes = None),
+        // MIG profiles are named after it.
+        ("nvmlDeviceGetMemoryInfo", |gpu| (gpu.memory_bytes, gpu.mig.profiles) = (None, Vec::new())),
     ];
     for (call, lose) in facts {
         for code in CODES {
@@ -366,6 +369,28 @@ async fn where_a_link_leads_is_asked_once_for_as_long_as_it_is_up() {
     machine.update(|state| state.gpus.clear());
     assert!(inventory.look().await);
     assert_eq!((asked(), current.borrow().clone()), (1, first));
+}
+
+#[tokio::test]
+async fn an_instance_that_an_administrator_makes_is_news_and_a_gpu_of_the_plugin_stays_whole() {
+    let machine = Machine::builtin("dgx-h100");
+    let (mut inventory, Views { current, .. }) = machine.inventory();
+    let modes = MigModes::of(machine.plugin.path(), machine.host.boot_id().unwrap());
+    inventory.partitions("h100".parse().unwrap(), modes.clone());
+    let node = || current.borrow().clone().unwrap();
+    assert!(inventory.look().await);
+    assert!(node().gpus.iter().all(|gpu| gpu.partitioning == Partitioning::Dynamic { whole: true }));
+
+    let uuid = &machine.host.topology().gpus[2].uuid;
+    let of_2 = || node().gpus.iter().find(|gpu| gpu.uuid.as_str() == uuid).cloned().unwrap();
+    machine.host.node().switch_mig(2, true).unwrap();
+    assert!(inventory.look().await);
+    assert_eq!(of_2().partitioning, Partitioning::Dynamic { whole: false }, "an administrator's");
+    modes.add(&of_2().uuid).unwrap();
+    let made = machine.host.node().create_instance(2, 19, Some(3)).unwrap();
+    assert!(inventory.look().await);
+    assert_eq!(of_2().partitioning, Partitioning::Dynamic { whole: true });
+    assert_eq!(of_2().mig.instances[0].compute[0].uuid.as_str(), made.uuid);
 }
 
 #[tokio::test]

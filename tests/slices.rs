@@ -6,16 +6,17 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, also in its helpers")]
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use fake_node::api::{Gates, Kind, Part, Rules, validate};
 use fake_node::cel::Quantity;
 use fake_node::release::Release;
 use gpu_dra_plugin::cluster::slices::{Owner, desired};
 use gpu_dra_plugin::device::attribute::Form;
+use gpu_dra_plugin::device::mig::{ComputeInstance, GpuInstance, Placement, Profile};
 use gpu_dra_plugin::device::{
-    AddressingMode, DeviceName, Driver, Fabric, Gpu, GpuUuid, Link, Mig, Node, Partitioning, PciAddress, Peer, Place,
-    attribute,
+    AddressingMode, DeviceName, Driver, Fabric, Gpu, GpuUuid, Link, Mig, MigUuid, Node, Partition, Partitioning,
+    PciAddress, Peer, Place, attribute,
 };
 use gpu_dra_plugin::slice::fallback::{Extras, without};
 use gpu_dra_plugin::slice::{Counting, Device, Layout, Pool, left_out, pool, pool_in};
@@ -23,6 +24,10 @@ use proptest::prelude::*;
 use proptest::sample::select;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
+
+#[expect(dead_code, reason = "the profiles are all that is needed here")]
+#[path = "partitions/boards.rs"]
+mod boards;
 
 const LISTS: Layout = Layout { form: Form::List, counting: Counting::Exact };
 
@@ -127,15 +132,98 @@ fn devices(pool: &Pool) -> impl Iterator<Item = &Device> {
     pool.slices.iter().flat_map(|slice| &slice.devices)
 }
 
-/// What the API of each release has against a pool.
+/// How a GPU may be partitioned: a board's profiles, or what no board has, with some of the instances that they allow.
+fn mig() -> impl Strategy<Value = Mig> {
+    let place = prop_oneof![
+        4 => (0_u32..20, 0_u32..10).prop_map(|(start, size)| Placement { start, size }),
+        1 => (any::<u32>(), any::<u32>()).prop_map(|(start, size)| Placement { start, size }),
+    ];
+    let amount = || prop_oneof![4 => 0_u32..9, 1 => any::<u32>()];
+    let amounts = (amount(), amount(), amount(), amount(), amount(), any::<u32>());
+    let profile = (
+        "[1-9]g.[0-9]{1,3}gb(\\+me|-me)?|\\PC{0,80}",
+        any::<u32>(),
+        any::<u64>(),
+        amounts,
+        prop::collection::vec(place, 0..9),
+    );
+    let profile = profile.prop_map(
+        |(name, id, memory_mib, (slices, engines, media, ofa_engines, max_instances, sms), placements)| Profile {
+            id,
+            name,
+            slices,
+            memory_mib,
+            multiprocessors: sms,
+            copy_engines: engines,
+            decoders: media,
+            encoders: engines,
+            jpeg_engines: media,
+            ofa_engines,
+            max_instances,
+            placements,
+        },
+    );
+    let board = (0..boards::all().len()).prop_map(|number| boards::all().swap_remove(number).profiles);
+    let profiles = prop_oneof![3 => board, 1 => prop::collection::vec(profile, 0..9), 1 => Just(Vec::new())];
+    let instance = (any::<prop::sample::Index>(), any::<prop::sample::Index>(), 0_usize..3, any::<bool>());
+    (profiles, prop::collection::vec(instance, 0..6), any::<bool>()).prop_map(|(profiles, instances, enabled)| {
+        let made = |(id, (profile, place, devices, foreign)): (
+            u32,
+            (prop::sample::Index, prop::sample::Index, usize, bool),
+        )| {
+            let profile: &Profile = profile.get(&profiles[..]);
+            let uuid = |number: u32| MigUuid::parse(&format!("MIG-{id:08}-{number:04}")).unwrap();
+            let compute = |id| ComputeInstance { id, slices: profile.slices, uuid: uuid(id) };
+            let placement = if profile.placements.is_empty() {
+                Placement { start: 0, size: 1 }
+            } else {
+                *place.get(&profile.placements)
+            };
+            GpuInstance {
+                id,
+                profile: profile.id,
+                placement,
+                compute: (0..2).map(compute).take(devices).collect(),
+                foreign,
+            }
+        };
+        let instances = if profiles.is_empty() { Vec::new() } else { (0..).zip(instances).map(made).collect() };
+        Mig { capable: true, enabled, resetless: true, profiles, instances }
+    })
+}
+
+/// A machine of up to 16 GPUs, most of them partitioned.
+fn partitioned() -> impl Strategy<Value = Node> {
+    let by = select(vec![
+        Partitioning::Static,
+        Partitioning::Dynamic { whole: true },
+        Partitioning::Dynamic { whole: false },
+    ]);
+    prop::collection::vec((gpu(), mig(), by), 0..=16).prop_map(|gpus| {
+        let gpus = (0..).zip(gpus).map(|(minor, (gpu, mig, partitioning))| {
+            // A UUID is of one GPU.
+            let uuid = GpuUuid::parse(&format!("GPU-{minor:04}{}", &gpu.uuid.as_str()[8..])).unwrap();
+            Gpu { name: DeviceName::gpu(minor), uuid, minor, mig, partitioning, ..gpu }
+        });
+        Node { gpus: gpus.collect(), ..Node::default() }
+    })
+}
+
+/// What the API of each release has against a pool. Releases before 1.35 do not get counters.
 fn refusals(pool: &Pool) -> Vec<String> {
+    let uncounted = without(pool, Extras { counters: true, ..Extras::NONE });
+    let (old, new) = Release::ALL.split_at(3);
+    [refusals_of(&uncounted, old), refusals_of(pool, new)].concat()
+}
+
+fn refusals_of(pool: &Pool, releases: &[Release]) -> Vec<String> {
     let owner =
         Owner { driver: "gpu.nvidia.com".to_owned(), node: pool.name.clone(), node_uid: "5ebd0000-0000".to_owned() };
     let mut refusals = Vec::new();
     for mut slice in desired(pool, &owner) {
         slice["metadata"]["name"] = "00000-gpu.nvidia.com-node-a-x2x4x".into();
         slice["spec"]["pool"]["generation"] = 1.into();
-        for release in Release::ALL {
+        for release in releases.iter().copied() {
             let rules = Rules { release, gates: &Gates::new(release), admin_namespace: false };
             let errors = validate(Kind::ResourceSlice, &slice, None, Part::Main, rules);
             refusals.extend(errors.into_iter().map(|error| format!("{release}: {error:?}")));
@@ -212,6 +300,65 @@ proptest! {
                 prop_assert_eq!(told(&format!("the capacity memory of {name}")), huge);
                 prop_assert_eq!(told(&format!("the attribute pciBusID of {uuid}")), gpu.pci.domain > 0xffff);
             }
+        }
+    }
+}
+
+proptest! {
+    // Up to 500 devices each.
+    #![proptest_config(ProptestConfig::with_cases(16))]
+
+    #[test]
+    fn the_api_accepts_gpus_in_parts_whatever_they_say_of_themselves(node in partitioned()) {
+        for form in [Form::Scalar, Form::List] {
+            for counting in [Counting::Exact, Counting::Light] {
+                let pool = pool_in(Layout { form, counting }, "node-a", &node);
+                prop_assert_eq!(refusals(&pool), Vec::<String>::new());
+            }
+        }
+        let pool = pool("node-a", &node);
+        let names: BTreeSet<_> = devices(&pool).map(|device| device.name.clone()).collect();
+        prop_assert_eq!(names.len(), devices(&pool).count(), "each name once");
+        for gpu in &node.gpus {
+            prop_assert_eq!(names.contains(&gpu.name), gpu.is_offered_whole(), "{}", gpu.name);
+            let parts = Partition::all(gpu);
+            prop_assert!(parts.iter().all(|part| names.contains(&part.name)), "a part of {} is lost", gpu.name);
+        }
+        let sets: BTreeMap<_, _> = pool.slices.iter().flat_map(|slice| &slice.shared_counters).map(|set| (&set.name, &set.counters)).collect();
+        for device in devices(&pool) {
+            let held = device.attributes.len() + device.capacity.len();
+            prop_assert!(held <= 32, "{} has {} attributes and capacities", device.name, held);
+            for known in attribute::ALL.iter().filter(|known| known.omitted.is_none()) {
+                let kind = device.attributes.get(known.name).map(attribute::Value::kind);
+                prop_assert_eq!(kind, Some(known.kind), "{} of {}", known.name, device.name);
+            }
+            for (set, counters) in &device.consumes_counters {
+                let enough = |(name, amount): (&String, &u64)| sets[set].get(name).is_some_and(|there_is| amount <= there_is);
+                prop_assert!(counters.iter().all(enough), "{} cannot be allocated", device.name);
+            }
+        }
+    }
+
+    #[test]
+    fn the_order_of_discovery_changes_nothing_and_a_gpu_its_own_slice_alone(node in partitioned(), index: prop::sample::Index) {
+        let before = pool("node-a", &node);
+        let mut changed = node.clone();
+        changed.gpus.reverse();
+        prop_assert_eq!(&pool("node-a", &changed), &before);
+
+        prop_assume!(!node.gpus.is_empty());
+        let gpu = index.get_mut(&mut changed.gpus);
+        prop_assume!(gpu.is_dynamic());
+        gpu.mig.enabled = !gpu.mig.enabled;
+        for instance in &mut gpu.mig.instances {
+            (instance.foreign, instance.compute) = (!instance.foreign, Vec::new());
+        }
+        let name = gpu.name.clone();
+        let after = pool("node-a", &changed);
+        prop_assert_eq!(before.slices.len(), after.slices.len());
+        for (before, after) in before.slices.iter().zip(&after.slices).filter(|(before, after)| before != after) {
+            let is_own = |device: &Device| device.name == name || name.is_parent_of(device.name.as_str());
+            prop_assert!(before.devices.iter().chain(&after.devices).all(is_own), "another slice than that of {}", name);
         }
     }
 }

@@ -33,6 +33,7 @@ fuzz_target!(|bytes: &[u8]| {
             admin_access: false,
         }],
         configs: vec![OpaqueConfig { requests: vec![name("main")], parameters: name(parameters) }],
+        statuses: Vec::new(),
     };
     let error = plan(&claim, "node", &Node::default()).expect_err("the node has no device");
     assert_eq!(

@@ -57,11 +57,15 @@ fn main() -> ExitCode {
 
 fn create_container(work: &Work) -> Result<(), Box<dyn Error>> {
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(UMASK));
-    let Work { libraries, links, driver, mask_params } = work;
     let rootfs = Rootfs::open(&bundle::root(io::stdin())?)?;
-    links::make(&rootfs, libraries, links)?;
+    rootfs.while_writable(|| finish(&rootfs, work))
+}
 
-    let compat = driver.map_or(Ok(vec![]), |host| compat::libraries(&rootfs, host))?;
+fn finish(rootfs: &Rootfs, work: &Work) -> Result<(), Box<dyn Error>> {
+    let Work { libraries, links, driver, mask_params } = work;
+    links::make(rootfs, libraries, links)?;
+
+    let compat = driver.map_or(Ok(vec![]), |host| compat::libraries(rootfs, host))?;
     let mounted = libraries.iter().map(|library| &library.soname);
     let named: BTreeMap<_, _> = mounted.clone().chain(&compat).map(|place| (place.name(), place)).collect();
     let mut directories = Vec::new();
@@ -71,12 +75,12 @@ fn create_container(work: &Work) -> Result<(), Box<dyn Error>> {
         }
     }
     if !named.is_empty() {
-        let unknown = cache::add(&rootfs, &named, &directories)?;
-        directories::tell_ldconfig(&rootfs, &unknown)?;
-        directories::tell_musl(&rootfs, &directories)?;
+        let unknown = cache::add(rootfs, &named, &directories)?;
+        directories::tell_ldconfig(rootfs, &unknown)?;
+        directories::tell_musl(rootfs, &directories)?;
     }
     if *mask_params {
-        params::mask(&rootfs)?;
+        params::mask(rootfs)?;
     }
     Ok(())
 }

@@ -15,6 +15,7 @@
 mod directory;
 mod mounts;
 mod place;
+mod read_only;
 
 use std::fs::File;
 use std::io::Read;

@@ -14,7 +14,8 @@ use std::path::{Path, PathBuf};
 
 use super::hooks::{Hooks, Link};
 use super::spec::{ContainerEdits, Device, DeviceNode, Kind, Mount, Spec};
-use crate::device::{GpuUuid, PciAddress};
+use crate::device::{GpuUuid, MigUuid, PciAddress};
+use crate::host::capability::CapabilityError;
 use crate::host::driver_root::{self, DriverFiles, DriverRoot, Kernel, Library, Mapped, NoLibraries, NotFound};
 use crate::host::node::{self, Devices, NodeError};
 use crate::host::pci;
@@ -50,19 +51,32 @@ pub struct Sources {
     pub graphics: bool,
 }
 
-/// A GPU that becomes a CDI device.
+/// A GPU, or a MIG device of it, that becomes a CDI device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Target {
     /// Name of the CDI device.
     pub name: String,
     /// The name that it is published under.
     pub device: String,
-    /// Its identity.
+    /// The identity of the GPU.
     pub uuid: GpuUuid,
     /// `<minor>` of `/dev/nvidia<minor>`.
     pub minor: u32,
     /// By which its DRM nodes are found.
     pub pci: PciAddress,
+    /// The part of it that is given, where that is not all.
+    pub mig: Option<MigTarget>,
+}
+
+/// A MIG device, by the ids that its capabilities have.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MigTarget {
+    /// Of the GPU instance.
+    pub gpu_instance: u32,
+    /// Of the compute instance in it.
+    pub compute_instance: u32,
+    /// Its identity.
+    pub uuid: MigUuid,
 }
 
 /// What every device of every claim shares, as it is on the host now.
@@ -101,6 +115,15 @@ pub enum Incomplete {
         #[source]
         source: NodeError,
     },
+    /// The capabilities of a MIG device.
+    #[error("the container could not open its MIG device {device}")]
+    Mig {
+        /// Which one.
+        device: String,
+        /// What is wrong with them.
+        #[source]
+        source: CapabilityError,
+    },
 }
 
 // === impl Incomplete ===
@@ -112,6 +135,7 @@ impl Incomplete {
         match self {
             Self::Driver(_) | Self::Cuda(_) => true,
             Self::ControlNode { source, .. } | Self::Gpu { source, .. } => source.may_pass(),
+            Self::Mig { source, .. } => source.may_pass(),
         }
     }
 }
@@ -170,11 +194,21 @@ impl Found {
             let node = self.devices.node(&name);
             let node = node.map_err(|source| Incomplete::Gpu { device: target.device.clone(), source })?;
             let variable = target.device.to_ascii_uppercase().replace('-', "_");
-            let env = vec![format!("DRA_{variable}_UUID={}", target.uuid)];
+            let uuid = target.mig.as_ref().map_or(target.uuid.as_str(), |mig| mig.uuid.as_str());
+            let env = vec![format!("DRA_{variable}_UUID={uuid}")];
             let mut container_edits = ContainerEdits { env, ..ContainerEdits::default() };
             container_edits.add_node(node);
+            if let Some(mig) = &target.mig {
+                let nodes = self.devices.capabilities(target.minor, mig.gpu_instance, mig.compute_instance);
+                let nodes = nodes.map_err(|source| Incomplete::Mig { device: target.device.clone(), source })?;
+                for node in nodes {
+                    container_edits.add_node(node);
+                }
+            }
             let mut links = Vec::new();
-            for node in self.drm.get(&target.pci).into_iter().flatten() {
+            // A part of a GPU draws nothing, and the GPU's DRM nodes would reach all of it.
+            let drm = self.drm.get(&target.pci).filter(|_| target.mig.is_none());
+            for node in drm.into_iter().flatten() {
                 links.extend(by_path(target.pci, &node.name).filter(|link| self.devices.has(&link.path)));
                 container_edits.add_node(node.clone());
             }

@@ -45,9 +45,20 @@ impl Machine {
 
     /// As if the module of nvidia-uvm were loaded anew, and the kernel had given it this major.
     pub(crate) fn load_uvm_as(&self, major: u32) {
-        let drivers = "195 nvidia\n195 nvidiactl\n195 nvidia-modeset\n226 drm";
+        let drivers = "195 nvidia\n195 nvidiactl\n195 nvidia-modeset\n226 drm\n511 nvidia-caps";
         let table = format!("Character devices:\n{drivers}\n{major} nvidia-uvm\n\nBlock devices:\n");
         fs::write(self.proc().join("devices"), table).unwrap();
+    }
+
+    /// As if there were a GPU instance with one compute instance, with the capabilities that the driver lists for them.
+    pub(crate) fn make_instance(&self, gpu_minor: u32, gpu_instance: u32) {
+        let directory = format!("driver/nvidia/capabilities/gpu{gpu_minor}/mig/gi{gpu_instance}/ci0");
+        let directory = self.proc().join(directory);
+        fs::create_dir_all(&directory).unwrap();
+        let minor = 3 + 135 * gpu_minor + 9 * gpu_instance;
+        let text = |minor| format!("DeviceFileMinor: {minor}\nDeviceFileMode: 292\nDeviceFileModify: 1\n");
+        fs::write(directory.with_file_name("access"), text(minor)).unwrap();
+        fs::write(directory.join("access"), text(minor + 1)).unwrap();
     }
 
     /// Where claims and specs go.

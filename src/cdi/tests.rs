@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use super::example::{Machine, read_as_runtime};
 use super::*;
 use crate::causes::with_causes;
-use crate::device::{GpuUuid, PciAddress};
+use crate::device::{GpuUuid, MigUuid, PciAddress};
 use crate::host::driver_root::DriverRoot;
 
 const CLAIM: &str = "4f1c0f5e-9a3b-4a43-8f0c-2f9f1f0a7b11";
@@ -21,7 +21,16 @@ fn target(number: u32) -> Target {
         uuid: GpuUuid::parse(&format!("GPU-e86cb44c-6756-fd30-cd4a-1e6da3caf9b{number}")).unwrap(),
         minor: number,
         pci: pci(number),
+        mig: None,
     }
+}
+
+/// A MIG device of a GPU, in the compute instance 0 of this GPU instance.
+fn mig_target(number: u32, gpu_instance: u32) -> Target {
+    let uuid = MigUuid::parse(&format!("MIG-c7384736-a75d-5afc-978f-d2f1294409{gpu_instance:02x}")).unwrap();
+    let device = format!("gpu-{number}-mig-1g5gb-19-{}", gpu_instance - 7);
+    let mig = Some(MigTarget { gpu_instance, compute_instance: 0, uuid });
+    Target { name: format!("{CLAIM}-{device}"), device, mig, ..target(number) }
 }
 
 fn writer(machine: &Machine) -> Writer {
@@ -121,6 +130,48 @@ fn a_container_gets_the_nodes_the_soname_and_the_environment() {
     assert!(env.contains(&"NVIDIA_VISIBLE_DEVICES=void".to_owned()), "{env:?}");
     assert!(env.contains(&format!("DRA_GPU_1_UUID={}", target(1).uuid)), "{env:?}");
     assert!(!env.iter().any(|variable| variable.starts_with("DRA_GPU_0")), "{env:?}");
+}
+
+#[test]
+fn the_spec_of_two_mig_devices_of_one_gpu() {
+    let machine = Machine::new();
+    load_drm(&machine);
+    machine.make_instance(0, 7);
+    machine.make_instance(0, 9);
+    let targets = [mig_target(0, 7), mig_target(0, 9)];
+    let path = written(&machine, &machine.sources(), &targets);
+    assert_golden("mig-two-devices.json", &path);
+    let spec = read_as_runtime(&path);
+    #[expect(clippy::default_trait_access, reason = "the type belongs to a crate that only the CDI crate depends on")]
+    let mut container = Default::default();
+    for target in &targets {
+        spec.get_device(&target.name).unwrap().clone().apply_edits(&mut container).unwrap();
+    }
+    let nodes = container.linux().as_ref().unwrap().devices().clone().unwrap();
+    let nodes: Vec<_> =
+        nodes.iter().map(|node| (node.path().display().to_string(), node.major(), node.minor())).collect();
+    for (path, minor) in [("nvidia-cap66", 66), ("nvidia-cap67", 67), ("nvidia-cap84", 84), ("nvidia-cap85", 85)] {
+        assert!(nodes.contains(&(format!("/dev/nvidia-caps/{path}"), 511, minor)), "{nodes:?}");
+    }
+    assert_eq!(nodes.iter().filter(|(path, ..)| path == "/dev/nvidia0").count(), 1, "{nodes:?}");
+    let env = container.process().as_ref().unwrap().env().clone().unwrap();
+    assert!(
+        env.contains(&"DRA_GPU_0_MIG_1G5GB_19_2_UUID=MIG-c7384736-a75d-5afc-978f-d2f129440909".to_owned()),
+        "{env:?}"
+    );
+}
+
+#[test]
+fn a_mig_device_without_capabilities_is_waited_for() {
+    let machine = Machine::new();
+    machine.make_instance(0, 7);
+    let message = incomplete(&machine, &[mig_target(0, 8)]);
+    let expected = format!(
+        "the container could not open its MIG device gpu-0-mig-1g5gb-19-1: the driver has no capability \
+         {}/driver/nvidia/capabilities/gpu0/mig/gi8/access",
+        machine.proc().display()
+    );
+    assert_eq!(message, expected);
 }
 
 /// Loads nvidia-drm: the nodes of each GPU, as its PCI device names them, and a connector.

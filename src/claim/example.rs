@@ -31,6 +31,7 @@ pub(crate) fn mk_claim(uid: &str, results: &[(&str, &str)]) -> Claim {
         name: ClaimName { namespace: "team".to_owned(), name: uid.to_owned() },
         results: results.iter().map(result).collect(),
         configs: Vec::new(),
+        statuses: Vec::new(),
     }
 }
 

@@ -118,6 +118,8 @@ struct Status {
     /// For which pods is the kubelet's to know.
     #[serde(default)]
     reserved_for: Option<Vec<Value>>,
+    #[serde(default)]
+    devices: Option<Vec<Value>>,
 }
 
 #[derive(Deserialize)]
@@ -296,7 +298,7 @@ pub(super) fn parse(document: &RawValue, name: &ClaimName, uid: &ClaimUid, drive
     if document.metadata.uid != uid.as_str() {
         return Err(ClaimError::Replaced { claim: claim() });
     }
-    let Some(Status { allocation: Some(allocation), reserved_for }) = document.status else {
+    let Some(Status { allocation: Some(allocation), reserved_for, devices: statuses }) = document.status else {
         return Err(ClaimError::NotAllocated { claim: claim() });
     };
     if reserved_for.is_none_or(|consumers| consumers.is_empty()) {
@@ -308,7 +310,8 @@ pub(super) fn parse(document: &RawValue, name: &ClaimName, uid: &ClaimUid, drive
         return Err(ClaimError::NotOurs { claim: claim(), driver: driver.to_owned() });
     }
     let configs = configs(devices.config.unwrap_or_default(), driver).map_err(malformed)?;
-    Ok(Claim { uid: uid.clone(), name: name.clone(), results, configs })
+    let statuses = statuses.into_iter().flatten().filter(|status| status["driver"] == driver).collect();
+    Ok(Claim { uid: uid.clone(), name: name.clone(), results, configs, statuses })
 }
 
 fn results(entries: Vec<Value>, driver: &str) -> Result<Vec<AllocationResult>, String> {

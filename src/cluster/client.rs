@@ -86,7 +86,7 @@ mod tests {
     use tokio::net::TcpListener;
 
     use crate::claim::{ClaimName, ClaimUid};
-    use crate::cluster::{Cluster, Settings};
+    use crate::cluster::{Clock, Cluster, Settings};
 
     use super::*;
 
@@ -102,7 +102,8 @@ mod tests {
     }
 
     fn settings(kubeconfig: &Path) -> Settings {
-        Settings { kubeconfig: Some(kubeconfig.to_owned()), driver: "gpu.nvidia.com".into(), node: "node-a".into() }
+        let (driver, node) = ("gpu.nvidia.com".into(), "node-a".into());
+        Settings { kubeconfig: Some(kubeconfig.to_owned()), driver, node, clock: Clock::REAL }
     }
 
     #[tokio::test]

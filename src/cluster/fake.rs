@@ -39,6 +39,8 @@ pub(crate) struct State {
     pub(crate) slices: BTreeMap<String, Value>,
     /// By path below the version.
     pub(crate) claims: BTreeMap<String, Value>,
+    /// What was applied to their status.
+    pub(crate) applied: Vec<Value>,
     /// Events, as they are after the last repeat.
     pub(crate) events: Vec<Value>,
     /// `METHOD path` of every request, without the query; dry runs begin with `DRY`.
@@ -83,6 +85,7 @@ impl Fake {
             node_uid: "node-uid-1".into(),
             slices: BTreeMap::new(),
             claims: BTreeMap::new(),
+            applied: Vec::new(),
             events: Vec::new(),
             log: Vec::new(),
             fault: Arc::new(|_, _| None),
@@ -224,6 +227,14 @@ impl State {
         let Some((version, below)) = below.filter(|(version, _)| self.served.contains(version)) else {
             return Reply::Plain(404, &[], "404 page not found\n");
         };
+        if let Some(claim) = below.strip_suffix("/status") {
+            let Some(claim) = self.claims.get_mut(claim) else { return status(404, below) };
+            assert!(query.contains(&format!("fieldManager={DRIVER}/{NODE}&force=true")), "{query}");
+            // Nobody else applies anything.
+            claim["status"]["devices"] = body["status"]["devices"].clone();
+            self.applied.push(body);
+            return Reply::Whole(200, claim.clone());
+        }
         if below.starts_with("namespaces/") {
             return self.claims.get(below).map_or_else(|| status(404, below), |claim| Reply::Whole(200, claim.clone()));
         }

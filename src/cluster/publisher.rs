@@ -4,16 +4,24 @@
 //!          ┌──────────────────────────────────────────────────────────────────────────┐
 //!          ▼                                                                          │
 //!        list ──▶ changes ──▶ none: accepted ──▶ watch from there ──▶ wanted changed ─┤
-//!          ▲         │                               ├─ its time is up ───────────────┤ and the Node is read again
-//!          │         │                               ├─ somebody touched a slice ─────┤ after a pause that grows
-//!          │         └─▶ delete, update, create ─┐   └─ ended early, failed ──────────┤ after a pause that grows
-//!          └─────────────────────────────────────┘                                      and versions are asked for
+//!          ▲         │                           ▲   ├─ its time is up ───────────────┤ and the Node is read again
+//!          │         │                           │   ├─ somebody touched a slice ─────┤ after a pause that grows
+//!          │         │                           │   ├─ failed ───────────────────────┤ after a pause that grows
+//!          │         │       after a short pause └───┴─ ended early ──────────────────┘ the first time, and then
+//!          │         └─▶ delete, update, create ─┐                                      now and then
+//!          └─────────────────────────────────────┘
 //! ```
 //!
 //! Not every server keeps lists, counters and taints, and a slice without them can offer one GPU twice, or a sick one as
 //! healthy. So a slice that has some goes to a server that is not known to keep them as a dry run first, which stores
 //! nothing, and every answer to a write is compared with what was sent. What is lost changes what is wanted
 //! ([`fallback`]), and the next look begins at once.
+//!
+//! Whenever a watch did not simply find something, the server may be another one: it is asked anew for the versions that it
+//! serves, and what it was known to keep is asked for again before it is sent.
+//!
+//! During a rolling update two plugins publish one pool. Where they differ, the one that was started first gives way
+//! ([`Started`]); it tries again only after minutes, and sooner if it wants something else or slices are gone.
 //!
 //! A pause ends early when something else is wanted, so that no taint waits; what the server itself asks for is kept.
 //!
@@ -36,22 +44,22 @@ use std::time::Duration;
 use http::{Method, StatusCode};
 use serde_json::Value;
 use tokio::sync::watch;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 
 use super::request::RequestError;
-use super::slices::{self, Adopted, Change, Owner, Plan};
+use super::slices::{self, Adopted, Change, Owner, Plan, Started};
 use super::version::Version;
 use super::{Cluster, wire};
 use crate::slice::fallback::{self, Extras};
 use crate::slice::{Pool, Slice};
-use budget::{Budget, DRY_RUNS, WRITES};
+use budget::{Budget, DRY_RUNS, WINDOW, WRITES};
 use known::Known;
 pub use metrics::Metrics;
 use metrics::{Outcome, Verb, Write};
-use pauses::{AFTER_DISTURBANCE, AFTER_ERROR, HARMLESS, Pauses, QUIET};
+use pauses::{AFTER_CUT, AFTER_DISTURBANCE, AFTER_ERROR, AFTER_SUPERSEDED, HARMLESS, Pauses, QUIET};
 pub use report::Published;
 use report::Report;
-use watching::Wake;
+use watching::{Cuts, Wake};
 
 /// Publishes the pool of one node.
 pub struct Publisher {
@@ -63,6 +71,7 @@ pub struct Publisher {
     dry_runs: Budget,
     adopted: Adopted,
     known: Known,
+    started: Started,
     /// The UID of the Node object when it was last looked up.
     node_uid: Option<String>,
 }
@@ -75,8 +84,17 @@ enum Look {
     Written,
     /// The server does not keep all of it, so less is wanted.
     Lost,
+    /// What there is to write would undo what a plugin wrote that was started later.
+    Superseded { version: Version, resource_version: String },
     /// There is more to write than the budget allows now.
     Throttled(Duration),
+}
+
+/// What is remembered of watches from one look to the next.
+struct Watches {
+    cuts: Cuts,
+    /// After watches that broke.
+    pauses: Pauses,
 }
 
 /// A list of slices, in the shape of `v1`.
@@ -96,16 +114,18 @@ impl Publisher {
         wanted: watch::Receiver<Option<Pool>>,
         metrics: Metrics,
     ) -> (Self, watch::Receiver<Published>) {
-        let (report, accepted) = Report::new(metrics.clone(), [(); 2].map(|()| cluster.node_events("Publish")));
+        let (report, accepted) = Report::new(metrics.clone(), [(); 3].map(|()| cluster.node_events("Publish")));
+        let window = cluster.clock.real(WINDOW);
         let this = Self {
+            known: Known::new(cluster.clock),
             cluster,
             wanted,
             report,
             metrics,
-            writes: Budget::new(WRITES),
-            dry_runs: Budget::new(DRY_RUNS),
+            writes: Budget::new(WRITES, window),
+            dry_runs: Budget::new(DRY_RUNS, window),
             adopted: Adopted::default(),
-            known: Known::default(),
+            started: Started::now(),
             node_uid: None,
         };
         (this, accepted)
@@ -118,27 +138,37 @@ impl Publisher {
     }
 
     async fn work(mut self) {
-        let mut errors = Pauses::new(AFTER_ERROR);
-        let mut broken_watches = Pauses::new(AFTER_ERROR);
-        let mut disturbances = Pauses::new(AFTER_DISTURBANCE);
+        let clock = self.cluster.clock;
+        let pauses = |range: [Duration; 2]| Pauses::new(range.map(|pause| clock.real(pause)));
+        let mut errors = pauses(AFTER_ERROR);
+        let mut disturbances = pauses(AFTER_DISTURBANCE);
+        let mut supersessions = pauses(AFTER_SUPERSEDED);
+        let mut watches = Watches { cuts: Cuts::default(), pauses: pauses(AFTER_CUT) };
         // Whether this very pool was written, or somebody else was faster, and it was not found settled since.
         let (mut just_written, mut just_raced) = (false, false);
+        // Whether this very pool was there or written, so that a change to it may be what a later plugin wants; and how
+        // long that one then has its way.
+        let (mut was_there, mut yields_until) = (false, None);
         // Whether our slices were touched, by somebody who may mean no harm.
         let mut touched = false;
         while let Ok(changed) = self.wanted.has_changed() {
             just_written &= !changed;
+            was_there &= !changed;
+            yields_until = yields_until.filter(|_| was_there);
             let wanted = self.wanted.borrow_and_update().clone();
             let Some(pool) = wanted else {
                 let _ = self.wanted.clone().changed().await;
                 continue;
             };
             self.report.wanted(changed);
-            let (version, resource_version) = match self.look(&pool).await {
+            let may_yield = was_there && yields_until.is_none_or(|until| Instant::now() < until);
+            let (version, resource_version) = match self.look(&pool, may_yield).await {
                 Ok(Look::Settled { version, resource_version, generation }) => {
                     (just_written, just_raced) = (false, false);
-                    errors = Pauses::new(AFTER_ERROR);
+                    (was_there, yields_until) = (true, None);
+                    errors = pauses(AFTER_ERROR);
                     if std::mem::take(&mut touched) {
-                        disturbances = Pauses::new(AFTER_DISTURBANCE);
+                        disturbances = pauses(AFTER_DISTURBANCE);
                     }
                     self.report.accepted(generation);
                     (version, resource_version)
@@ -151,11 +181,20 @@ impl Publisher {
                         disturbances.pause(&self.wanted).await;
                     }
                     just_written = true;
+                    (was_there, yields_until) = (true, None);
                     continue;
                 }
                 Ok(Look::Lost) => {
                     just_written = false;
                     continue;
+                }
+                Ok(Look::Superseded { version, resource_version }) => {
+                    (just_written, touched) = (false, false);
+                    yields_until.get_or_insert_with(|| {
+                        tracing::info!("leaving this node's ResourceSlices to a plugin that was started later");
+                        Instant::now() + supersessions.next()
+                    });
+                    (version, resource_version)
                 }
                 Ok(Look::Throttled(pause)) => {
                     just_written = false;
@@ -175,51 +214,77 @@ impl Publisher {
                 }
             };
             let start = Instant::now();
-            let wake = watching::wait(&self.cluster, self.wanted.clone(), version, &resource_version).await;
-            if start.elapsed() >= QUIET {
-                disturbances = Pauses::new(AFTER_DISTURBANCE);
+            let watch = self.watch(version, resource_version, &mut watches);
+            let wake = match yields_until {
+                Some(until) => timeout_at(until, watch).await.unwrap_or(Wake::Expired),
+                None => watch.await,
+            };
+            if start.elapsed() >= clock.real(QUIET) {
+                disturbances = pauses(AFTER_DISTURBANCE);
+                if yields_until.is_none() {
+                    supersessions = pauses(AFTER_SUPERSEDED);
+                }
             }
+            if let Wake::Disturbed = wake {
+                touched = start.elapsed() >= clock.real(HARMLESS);
+                disturbances.pause(&self.wanted).await;
+            }
+        }
+    }
+
+    /// Watches until there is a reason to look again, through as many watches as that takes.
+    async fn watch(&mut self, version: Version, mut resource_version: String, watches: &mut Watches) -> Wake {
+        let clock = self.cluster.clock;
+        loop {
+            let start = Instant::now();
+            let wake = watching::wait(&self.cluster, self.wanted.clone(), version, &mut resource_version).await;
             // That watches break every now and then is no reason to look away for longer and longer.
-            if start.elapsed() >= AFTER_ERROR[1] {
-                broken_watches = Pauses::new(AFTER_ERROR);
+            if start.elapsed() >= clock.real(AFTER_ERROR[1]) {
+                watches.pauses = Pauses::new(AFTER_CUT.map(|pause| clock.real(pause)));
             }
             match wake {
-                Ok(Wake::WantedChanged) => {}
-                Ok(Wake::Disturbed) => {
-                    touched = start.elapsed() >= HARMLESS;
-                    disturbances.pause(&self.wanted).await;
+                Ok(Wake::Ended) => {
+                    self.known.watch_ended();
+                    watches.pauses.pause(&self.wanted).await;
+                    if !watches.cuts.count() && matches!(self.wanted.has_changed(), Ok(false)) {
+                        continue;
+                    }
                 }
                 // The Node too is looked at from time to time. Created anew it has another UID, and the cluster is about
                 // to delete what belonged to the old one.
                 Ok(Wake::Expired) => {
                     self.node_uid = None;
                     self.known.watch_expired();
+                    watches.cuts = Cuts::default();
                 }
-                Ok(Wake::Ended) => {
-                    self.known.watch_ended();
-                    self.cluster.negotiated.forget(version);
-                    broken_watches.pause(&self.wanted).await;
-                }
+                Ok(wake) => return wake,
                 Err(error) => {
                     // The slices were right a moment ago; whether they still are is for the next look to say.
                     tracing::warn!(error = &error as &dyn std::error::Error, "the watch of ResourceSlices broke");
                     self.known.watch_ended();
-                    self.cluster.negotiated.forget(version);
-                    broken_watches.pause_after(&error, &self.wanted).await;
+                    watches.pauses.pause_after(&error, &self.wanted).await;
                 }
             }
+            self.cluster.negotiated.forget(version);
+            return Wake::Ended;
         }
     }
 
     /// Compares what is there with what should be, and writes the difference.
-    async fn look(&mut self, wanted: &Pool) -> Result<Look, RequestError> {
+    async fn look(&mut self, wanted: &Pool, may_yield: bool) -> Result<Look, RequestError> {
         self.adopted.keep(wanted.slices.len());
         self.count_altered();
         let listed = self.list().await?;
         self.known.speaks(listed.version);
         let (pool, plan) = loop {
             let pool = fallback::without(wanted, self.known.lost());
-            let plan = self.plan(&pool, &listed.slices).await?;
+            let mut plan = self.plan(&pool, &listed.slices).await?;
+            let driver = &self.cluster.driver;
+            if may_yield && self.started.is_superseded_in(driver, &plan.changes, &listed.slices) {
+                let Listed { version, resource_version, .. } = listed;
+                return Ok(Look::Superseded { version, resource_version });
+            }
+            self.started.sign(driver, &mut plan.changes);
             match self.ask(listed.version, &pool, &plan.changes).await? {
                 None => break (pool, plan),
                 Some(Look::Lost) => {}
@@ -231,6 +296,7 @@ impl Publisher {
             let reduced = Extras::of_pool(wanted) & self.known.lost();
             self.report.reduced(reduced, &fallback::withdrawn(wanted, &pool)).await;
         }
+        self.report.altered(&self.adopted.altered()).await;
         Ok(outcome)
     }
 
@@ -273,8 +339,9 @@ impl Publisher {
             return Ok(Look::Throttled(pause));
         }
         for change in changes {
-            if !self.writes.wait_for(1, Instant::now()).is_zero() {
-                break;
+            let pause = self.writes.wait_for(1, Instant::now());
+            if !pause.is_zero() {
+                return Ok(Look::Throttled(pause));
             }
             if self.write(listed.version, &change, change.slice_of(pool)).await? {
                 return Ok(Look::Lost);
@@ -345,11 +412,8 @@ impl Publisher {
         if self.known.answered(slice, slices::lost(change.body(), &answer)) {
             return Ok(true);
         }
-        let altered: Vec<_> = self.adopted.compare(index, change.body(), &answer).into_iter().collect();
+        self.adopted.compare(index, change.body(), &answer);
         self.count_altered();
-        if !altered.is_empty() {
-            self.report.altered(name, &altered).await;
-        }
         Ok(false)
     }
 

@@ -139,10 +139,13 @@ impl Requests {
     }
 
     async fn open(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Body, RequestError> {
-        let request = Request::builder().method(method).uri(path).header(ACCEPT, "application/json");
+        let request = Request::builder().method(&method).uri(path).header(ACCEPT, "application/json");
         let request = match body {
             Some(body) => {
-                request.header(CONTENT_TYPE, "application/json").body(Body::from(body.to_string().into_bytes()))
+                // The only patch that is sent is server-side apply, and JSON is YAML.
+                let is_apply = method == Method::PATCH;
+                let media_type = if is_apply { "application/apply-patch+yaml" } else { "application/json" };
+                request.header(CONTENT_TYPE, media_type).body(Body::from(body.to_string().into_bytes()))
             }
             None => request.body(Body::empty()),
         };

@@ -11,20 +11,23 @@
 //!
 //! * A slice's name begins with its index, so that slices keep their order (it is the order of preference) and are
 //!   found again.
-//! * As long as one update does it, the generation stays, and the pool is complete at every moment. More than that is a
-//!   new generation in every slice.
+//! * As long as one update does it, the generation stays, and the pool is complete at every moment. So it does when slices
+//!   are only missing: those that are there say that the pool is not complete. More than that is a new generation in
+//!   every slice.
 //! * Obsolete slices go first, so that no device is offered twice.
 
 mod canonical;
 mod lost;
 mod object;
 mod quantity;
+mod started;
 mod taint_times;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 pub use lost::lost;
 use serde_json::{Value, json};
+pub use started::Started;
 
 use self::taint_times::TaintTimes;
 use crate::slice::{Pool, Slice};
@@ -147,8 +150,8 @@ pub fn changes(existing: &[Value], desired: &[Value], adopted: &Adopted) -> Plan
     };
     let differing: BTreeSet<usize> =
         desired.iter().enumerate().filter(|entry| differs(*entry)).map(|(index, _)| index).collect();
-    let complete = current.len() == desired.len();
-    let same_generation = complete && differing.len() <= 1;
+    let only_missing = !current.is_empty() && differing.iter().all(|index| !current.contains_key(index));
+    let same_generation = only_missing || (current.len() == desired.len() && differing.len() <= 1);
     let generation = if same_generation { newest } else { after(newest) };
 
     let times = TaintTimes::of(existing.iter().map(|slice| slice.object));
@@ -210,18 +213,19 @@ impl Change {
 // === impl Adopted ===
 
 impl Adopted {
-    /// Takes note of what the server made of a slice. Returns the paths that it did not store as sent, unless it did
-    /// the same to the slice of this index before.
-    pub fn compare(&mut self, index: usize, sent: &Value, stored: &Value) -> BTreeSet<String> {
+    /// Takes note of what the server made of a slice.
+    pub fn compare(&mut self, index: usize, sent: &Value, stored: &Value) {
         let form = Form { sent: canonical::content(&sent["spec"]), stored: canonical::content(&stored["spec"]) };
         if form.sent == form.stored {
             self.forms.remove(&index);
-            return BTreeSet::new();
+        } else {
+            self.forms.insert(index, form);
         }
-        let paths = canonical::differences(&form.sent, &form.stored);
-        let before = self.forms.insert(index, form);
-        let known = before.is_some_and(|before| canonical::differences(&before.sent, &before.stored) == paths);
-        if known { BTreeSet::new() } else { paths }
+    }
+
+    /// The paths that it does not store as sent, of all slices: `devices.taints`.
+    pub fn altered(&self) -> BTreeSet<String> {
+        self.forms.values().flat_map(|form| canonical::differences(&form.sent, &form.stored)).collect()
     }
 
     /// Forgets what the server made of slices that there are no more.

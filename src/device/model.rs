@@ -5,7 +5,7 @@
 
 /// Models as they are published. Those of several words stand before those that are part of them.
 #[rustfmt::skip]
-const MODELS: &[&str] = &[
+pub const MODELS: &[&str] = &[
     // Rubin, Blackwell
     "VR200", "R200", "GB300", "GB200", "GB10", "B300", "B200", "B100", "B40",
     "RTX PRO 6000", "RTX PRO 5000", "RTX PRO 4500", "RTX PRO 4000", "RTX PRO 2000",

@@ -245,7 +245,7 @@ fn conventional(name: &str) -> Option<(&'static [&'static str], u32)> {
 }
 
 /// The major of a character device driver in the text of `/proc/devices`.
-fn major(table: &str, driver: &str) -> Option<u32> {
+pub(super) fn major(table: &str, driver: &str) -> Option<u32> {
     let characters = table.lines().skip_while(|line| *line != "Character devices:").skip(1);
     let mut entries = characters.take_while(|line| !line.is_empty()).filter_map(|line| line.trim().split_once(' '));
     entries.find_map(|(number, name)| if name == driver { number.parse().ok() } else { None })

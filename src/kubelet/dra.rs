@@ -49,7 +49,7 @@ use tracing::{Instrument, error_span, info, warn};
 use super::proto::{dra_v1, dra_v1beta1};
 use crate::causes::with_causes;
 use crate::claim::{ClaimName, ClaimUid};
-use crate::cluster::Cluster;
+use crate::cluster::{ClaimStatuses, Cluster, DeviceStatus};
 use crate::prepare::{self, PreparedDevice, Preparer};
 
 /// How many claims of one call are read at once. Pods have a few claims; this spares the API server one that has many. It
@@ -93,12 +93,12 @@ struct Named {
 // === impl Dra ===
 
 impl Dra {
-    /// Reads claims from `cluster` and has them prepared by `preparer`.
-    pub fn new(cluster: Cluster, preparer: Preparer) -> Self {
-        let (unpreparer, metrics) = (preparer.clone(), preparer.metrics().clone());
+    /// Reads claims from `cluster` and has them prepared by `preparer`. What came of them is told to `statuses`.
+    pub fn new(cluster: Cluster, preparer: Preparer, statuses: ClaimStatuses) -> Self {
+        let (unpreparer, metrics, ready) = (preparer.clone(), preparer.metrics().clone(), statuses.clone());
         let dra = Self::from_work(
             move |name, uid, reads| {
-                let (cluster, attempt) = (cluster.clone(), preparer.begin(&uid));
+                let (cluster, attempt, statuses) = (cluster.clone(), preparer.begin(&uid), ready.clone());
                 async move {
                     let read = async {
                         let _permit = reads.acquire().await;
@@ -106,7 +106,13 @@ impl Dra {
                     };
                     let read = attempt.read(read).await;
                     match read.map_err(Failure::new)? {
-                        Ok(claim) => attempt.prepare(claim).await.map_err(Failure::new),
+                        Ok(claim) => {
+                            let known = claim.statuses.clone();
+                            let devices = attempt.prepare(claim).await.map_err(Failure::new)?;
+                            let of_each: Vec<_> = devices.iter().map(DeviceStatus::from).collect();
+                            statuses.prepared(&name, &uid, &known, &of_each);
+                            Ok(devices)
+                        }
                         Err(error) => {
                             attempt.give_up(error.cause());
                             Err(Failure::new(error))
@@ -115,7 +121,15 @@ impl Dra {
                 }
                 .boxed()
             },
-            move |_, uid, _| unpreparer.unprepare(&uid).map(|done| done.map_err(Failure::new)).boxed(),
+            move |name, uid, _| {
+                let (unprepare, statuses) = (unpreparer.unprepare(&uid), statuses.clone());
+                async move {
+                    unprepare.await.map_err(Failure::new)?;
+                    statuses.unprepared(&name, &uid);
+                    Ok(())
+                }
+                .boxed()
+            },
         );
         Self { metrics, ..dra }
     }
@@ -266,6 +280,15 @@ macro_rules! serve {
 
 serve!(dra_v1, share_id);
 serve!(dra_v1beta1);
+
+// === impl DeviceStatus ===
+
+impl From<&PreparedDevice> for DeviceStatus {
+    fn from(prepared: &PreparedDevice) -> Self {
+        let PreparedDevice { pool, device, share_id, gpu, mig, requests: _, cdi_ids: _ } = prepared.clone();
+        Self { pool, device, share_id, gpu, mig }
+    }
+}
 
 // === impl Failure ===
 

@@ -45,7 +45,7 @@ pub(super) fn host_mount(args: &Args) -> Option<PathBuf> {
     let is_host = args.driver_root.as_deref().is_none_or(|root| {
         // The driver may not be there yet, but a kubelet is.
         let has = |path: &Path| mount.is_some_and(|mount| below(mount, path).is_dir());
-        root == Path::new("/") || has(root) || has(&args.kubelet_root)
+        root == Path::new("/") || has(root) || has(&args.kubelet.kubelet_root)
     });
     is_host.then(|| mount.unwrap_or(Path::new("/")).to_owned())
 }

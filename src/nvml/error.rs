@@ -51,6 +51,26 @@ pub enum Error {
         /// What it should have said.
         expected: &'static str,
     },
+    /// A GPU could not be partitioned as asked, or its partition not be taken away.
+    #[error("cannot {act} of {gpu}{}", stays(left.as_deref()))]
+    Partition {
+        /// What was to be done, as a verb with its object: "create the GPU instance 1g.10gb (profile 19) at memory slice 3".
+        act: String,
+        /// The GPU's UUID.
+        gpu: String,
+        /// Why not.
+        source: Box<Error>,
+        /// Why what was begun could not be taken back, where that is so.
+        left: Option<Box<Error>>,
+    },
+    /// NVML took the request for another MIG mode, and the mode is not that one.
+    #[error("MIG mode does not become {}: {status}", if *on { "on" } else { "off" })]
+    ModeNotActive {
+        /// What was asked for.
+        on: bool,
+        /// Why it is not, `activationStatus` of nvml.h.
+        status: Code,
+    },
     /// No answer in time. The call may still end, and have its effect, later.
     #[error("NVML did not {act} within {within:?}")]
     Deadline {
@@ -124,8 +144,14 @@ impl Code {
     pub const FUNCTION_NOT_FOUND: Self = Self(13);
     /// The GPU fell off the bus.
     pub const GPU_IS_LOST: Self = Self(15);
+    /// The GPU has to be reset first.
+    pub const RESET_REQUIRED: Self = Self(16);
     /// The driver was replaced under the loaded library.
     pub const LIB_RM_VERSION_MISMATCH: Self = Self(18);
+    /// Somebody uses the GPU, the mode or the instance.
+    pub const IN_USE: Self = Self(19);
+    /// Another GPU instance has what this one would need.
+    pub const INSUFFICIENT_RESOURCES: Self = Self(23);
     /// The driver does not know this version of a structure.
     pub const ARGUMENT_VERSION_MISMATCH: Self = Self(25);
     /// There is no such GPU.
@@ -172,7 +198,8 @@ impl Error {
     /// The code that NVML answered, where it did.
     pub fn code(&self) -> Option<Code> {
         match self {
-            Self::Call { code, .. } => Some(*code),
+            Self::Call { code, .. } | Self::ModeNotActive { status: code, .. } => Some(*code),
+            Self::Partition { source, .. } => source.code(),
             _ => None,
         }
     }
@@ -183,6 +210,21 @@ impl Error {
             || matches!(self.code(), Some(Code::NOT_SUPPORTED | Code::FUNCTION_NOT_FOUND))
     }
 
+    /// Somebody still uses what was to be changed: another try may succeed.
+    pub fn is_in_use(&self) -> bool {
+        self.code() == Some(Code::IN_USE)
+    }
+
+    /// Only after a reset of the GPU, which is never done for anybody.
+    pub fn needs_reset(&self) -> bool {
+        self.code() == Some(Code::RESET_REQUIRED)
+    }
+
+    /// Another instance is where one was to be made, or has what it would need.
+    pub fn is_taken(&self) -> bool {
+        self.code() == Some(Code::INSUFFICIENT_RESOURCES)
+    }
+
     /// The loaded library is of no use any more: the driver under it was unloaded or replaced.
     pub fn is_stale(&self) -> bool {
         matches!(self.code(), Some(Code::UNINITIALIZED | Code::DRIVER_NOT_LOADED | Code::LIB_RM_VERSION_MISMATCH))
@@ -191,6 +233,12 @@ impl Error {
 
 fn about(gpu: Option<&str>) -> String {
     gpu.map(|gpu| format!(" on {gpu}")).unwrap_or_default()
+}
+
+/// With the reason in the sentence: the cause of an error is already another one.
+fn stays(left: Option<&Error>) -> String {
+    let words = |error: &Error| format!("; what was begun stays, because taking it back failed too: {error}");
+    left.map(words).unwrap_or_default()
 }
 
 #[cfg(test)]

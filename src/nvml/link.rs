@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::error::{Code, Error};
-use super::gpu::Notes;
+use super::notes::Notes;
 use super::raw::Handle;
 use crate::device::{Link, PciAddress, Peer};
 

@@ -17,15 +17,15 @@ use nvml_wrapper_sys::bindings::{
 };
 
 use super::error::{Code, Error};
-use crate::device::ParseError;
+use crate::device::{GpuUuid, ParseError};
 
 /// Bytes for a product name. nvml.h promises 96 with the terminator; twice that costs nothing and lets a longer one in.
 const NAME_BYTES: u32 = 192;
 
-/// A GPU of this library, by the index it has in this boot.
+/// A GPU of this library.
 pub(super) struct Handle<'n> {
     device: Device<'n>,
-    /// For people: "GPU 3".
+    /// For people: "GPU 3", or its UUID.
     pub(super) label: String,
 }
 
@@ -53,6 +53,10 @@ macro_rules! call {
         if code == Code::SUCCESS { Ok(()) } else { Err(Error::Call { call, gpu: Some($handle.label.clone()), code }) }
     }};
 }
+
+mod mig;
+
+pub(super) use mig::{ComputeInstance, ComputeProfile, GpuInstance, GpuInstanceInfo, ProfileInfo};
 
 /// The version word that NVML expects at the head of a structure: its size, and its number in the top byte.
 #[expect(clippy::cast_possible_truncation, reason = "structures of NVML are smaller than 16 MiB")]
@@ -88,6 +92,14 @@ impl<'n> Handle<'n> {
         match nvml.device_by_index(index) {
             Ok(device) => Ok(Self { device, label }),
             Err(error) => Err(Error::from_wrapper("nvmlDeviceGetHandleByIndex_v2", Some(&label), error)),
+        }
+    }
+
+    /// The same GPU whatever its index has become.
+    pub(super) fn by_uuid(nvml: &'n Nvml, uuid: &GpuUuid) -> Result<Self, Error> {
+        match nvml.device_by_uuid(uuid.as_str()) {
+            Ok(device) => Ok(Self { device, label: uuid.to_string() }),
+            Err(error) => Err(Error::from_wrapper("nvmlDeviceGetHandleByUUID", Some(uuid.as_str()), error)),
         }
     }
 

@@ -5,7 +5,9 @@ use super::{LockError, StoreError};
 use crate::causes::with_causes;
 use crate::cdi::{Incomplete, WriteError};
 use crate::claim::plan::PlanError;
-use crate::device::GpuUuid;
+use crate::device::{GpuUuid, MigUuid};
+use crate::inventory::mig_modes::Error as MigModesError;
+use crate::nvml;
 
 /// Why a claim could not be prepared or unprepared. The message reaches the pod's events, so it is written for the
 /// person who reads them, and is the whole story: it includes its causes, and there is no `source` to add.
@@ -69,6 +71,23 @@ pub enum Error {
         /// Its identity.
         uuid: GpuUuid,
     },
+    /// A part of a GPU that a claim holds is not there any more.
+    #[error(
+        "{device}, which this claim was given as {uuid}, is gone from the node: it was destroyed, or its GPU was reset; \
+         delete the pods of this claim so that they are given another"
+    )]
+    PartGone {
+        /// The name it had.
+        device: String,
+        /// Its identity.
+        uuid: MigUuid,
+    },
+    /// NVML could not make, find or destroy a part of a GPU.
+    #[error("{0}")]
+    Partition(nvml::Error),
+    /// Whose doing MIG mode is could not be stored.
+    #[error("{}", with_causes(.0))]
+    Modes(MigModesError),
     /// The container would lack something.
     #[error("{}", with_causes(.0))]
     Incomplete(Incomplete),
@@ -126,8 +145,14 @@ impl Error {
             // The pod that had it may be about to end.
             Self::Plan(PlanError::InUse { .. }) => Some(Remedy::Release),
             Self::Incomplete(incomplete) if incomplete.may_pass() => Some(Remedy::Files),
+            // A program of the pod before may be about to end, and nobody tells.
+            Self::Partition(error) if error.is_in_use() => Some(Remedy::Files),
             // A disk that is full or broken stays so for longer than anybody waits here.
             Self::Incomplete(_)
+            // NVML has had its time, or somebody else uses the place.
+            | Self::Partition(_)
+            | Self::PartGone { .. }
+            | Self::Modes(_)
             | Self::Spec(_)
             | Self::Record(_)
             | Self::Plan(_)
@@ -147,7 +172,11 @@ impl Error {
             // NVML's, or whoever looks after the node.
             Self::NotReady { .. } => "not_ready",
             // A GPU, a device node or a part of the driver is missing.
-            Self::Gone { .. } | Self::Incomplete(_) | Self::Plan(PlanError::Absent { .. }) => "incomplete",
+            Self::Gone { .. } | Self::PartGone { .. } | Self::Incomplete(_) | Self::Plan(PlanError::Absent { .. }) => {
+                "incomplete"
+            }
+            // NVML's, or of a program that does not end.
+            Self::Partition(_) => "nvml",
             // Of another claim, or of an earlier allocation of this one.
             Self::Plan(PlanError::InUse { .. }) | Self::Reallocated { .. } => "in_use",
             // That of whoever looks after the node.
@@ -159,7 +188,7 @@ impl Error {
             // That of the next plugin on the node.
             Self::Stopping => "stopping",
             // A record or a spec could not be read or written.
-            Self::Newer { .. } | Self::Spec(_) | Self::Record(_) => "files",
+            Self::Newer { .. } | Self::Spec(_) | Self::Record(_) | Self::Modes(_) => "files",
             // Ours.
             Self::Internal => "internal",
         }

@@ -13,7 +13,11 @@
 //! claims can be prepared at all.
 //!
 //! The spec of a claim whose GPU is gone is removed, and written again when the GPU is back: its minor may become that of
-//! another GPU. This is the one case in which a CDI id that the kubelet was answered does not resolve.
+//! another GPU. So is that of one whose MIG device is gone, since its ids may become those of another. These are the cases
+//! in which a CDI id that the kubelet was answered does not resolve.
+//!
+//! Claims that were half prepared when their process ended, and that take NVML to be taken back, are taken back here as
+//! well: as soon as NVML has answered, and again after every look until it is done.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -63,6 +67,9 @@ impl Keeper {
         let claims = self.shared.machine.claims();
         self.failed.retain(|claim, _| claims.contains(claim));
         self.right.retain(|claim| claims.contains(claim));
+        if current.is_some() {
+            self.take_back_all().await;
+        }
         match (current, found) {
             (Some(node), Ok(found)) => self.restore_all(&claims, node, found).await,
             // What comes back need not be what went.
@@ -107,6 +114,33 @@ impl Keeper {
         }
     }
 
+    /// Takes back what was half done by a process that has ended.
+    async fn take_back_all(&mut self) {
+        let under_way = |claim: &ClaimUid| self.shared.attempts.is_under_way(claim);
+        let left: Vec<_> = self.shared.machine.started().into_iter().filter(|claim| !under_way(claim)).collect();
+        for claim in left {
+            match self.take_back(&claim).await {
+                Ok(false) => {}
+                Ok(true) => tracing::info!(claim.uid = %claim, "took back a claim that was half prepared"),
+                Err(error) => self.note(claim, Err(error)),
+            }
+        }
+    }
+
+    /// Takes back a claim if it is half prepared and nobody is at work on it; whether it did.
+    async fn take_back(&self, claim: &ClaimUid) -> Result<bool, Error> {
+        let (shared, by) = (&self.shared, Instant::now() + PATIENCE);
+        // Whoever has the lock, perhaps another process, is at work on it.
+        let Ok(_claim) = turn_by(by, THE_CLAIM, shared.locks.claim(claim)).await else { return Ok(false) };
+        let record = match shared.load(claim).await? {
+            Some(record) if record.version <= SCHEMA && record.state == State::PrepareStarted => record,
+            _ => return Ok(false),
+        };
+        let Ok(_gpus) = turn_by(by, ITS_GPUS, shared.locks.gpus(&record.gpus())).await else { return Ok(false) };
+        shared.release(record, Instant::now() + PATIENCE).await?;
+        Ok(true)
+    }
+
     /// Takes note of what other processes have done.
     async fn catch_up(&self) -> Result<(), Error> {
         let attempts = self.shared.attempts.clone();
@@ -127,11 +161,13 @@ impl Keeper {
         };
         let gpus = turn_by(by, ITS_GPUS, shared.locks.gpus(&record.gpus())).await?;
         let (node, found) = (Arc::clone(node), Arc::clone(found));
+        // A claim of an earlier boot gets its parts again when it is prepared again.
+        let has_parts = shared.has_parts(&record, &node, by).await?;
         let step = move |machine: &Machine| {
             // At the end of the process this task is dropped. The spec is not written after the locks are given back:
             // another process may have unprepared the claim by then.
             let _locks = (lock, gpus);
-            machine.restore(&record, &node, &found)
+            if has_parts { machine.restore(&record, &node, &found) } else { machine.forsake(&record) }
         };
         shared.blocking(step).await
     }
@@ -151,7 +187,7 @@ impl Keeper {
                     tracing::warn!(
                         claim.uid = %claim,
                         error = reason,
-                        "cannot restore the CDI spec of a prepared claim; trying again"
+                        "cannot restore the CDI spec of a claim, or take it back; trying again"
                     );
                     self.failed.insert(claim, reason);
                 }

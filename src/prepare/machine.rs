@@ -3,16 +3,17 @@
 //! names them.
 //!
 //! ```text
-//!             carry_out                effects, CDI spec
+//!               start                      complete
 //!  absent ───────────────▶ PrepareStarted ──────────────▶ PrepareCompleted
-//!    ▲                         │                              │   ▲
-//!    └──────── release ────────┴─────────── release ──────────┘   └── renew, restore: the spec is written again, or
-//!                                                                     removed while a GPU of the claim is gone
+//!    ▲                         │    ▲                         │   ▲
+//!    │                         │    └── start anew: what was ─┤   └── renew, restore: the spec is written again, or
+//!    └──────── release ────────┤        made is gone          │       removed while a GPU of the claim is gone
+//!                              └─────────── release ──────────┘
 //! ```
 //!
-//! Whatever is interrupted leaves a record that says so, and the next call or the next start takes it back. A whole GPU
-//! has no effects beside the spec; those that come later stand between the two writes of the record in `carry_out`, and
-//! are reverted in `release` before the record goes.
+//! Whatever is interrupted leaves a record that says so, and the next call or the next start takes it back. Most claims
+//! have no effect beside the spec. What others do to GPUs is done between `start` and `complete`, and taken back between
+//! `withdraw` and `release`, by [`Partitioner`](super::partitioner::Partitioner), which needs NVML.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -26,6 +27,7 @@ use super::{Error, OpenError, Settings};
 use crate::cdi::{self, Found, Spec, Target};
 use crate::claim::plan::Plan;
 use crate::claim::{Claim, ClaimName, ClaimUid};
+use crate::device::mig::Placement;
 use crate::device::{DeviceName, GpuUuid, Node};
 
 #[derive(Debug)]
@@ -50,7 +52,7 @@ impl Machine {
         for uid in machine.store.in_state(State::PrepareStarted) {
             match machine.take_back(&uid) {
                 Ok(true) => tracing::info!(claim.uid = %uid, "took back a claim that was half prepared"),
-                Ok(false) => tracing::info!(claim.uid = %uid, "left a half prepared claim to another process"),
+                Ok(false) => {}
                 Err(error) => {
                     tracing::error!(claim.uid = %uid, %error, "cannot take back a claim that was half prepared");
                 }
@@ -73,6 +75,8 @@ impl Machine {
         let Some(_claim) = self.try_lock(Slot::claim(uid))? else { return Ok(false) };
         // It may have been done or taken back since it was seen.
         match self.load(uid)? {
+            // What was made takes NVML to take back: see `Keeper`.
+            Some(record) if record.makes_parts() => Ok(false),
             Some(record) if record.state == State::PrepareStarted => {
                 let gpus: BTreeSet<_> = record.gpus().iter().map(Slot::gpu).collect();
                 let gpus = gpus.into_iter().map(|gpu| self.try_lock(gpu)).collect::<Result<Option<Vec<_>>, _>>()?;
@@ -145,6 +149,11 @@ impl Machine {
         self.store.load(uid).map_err(Error::Record)
     }
 
+    /// See [`Store::has_part_at`].
+    pub(super) fn has_part_at(&self, gpu: &GpuUuid, place: Placement) -> bool {
+        self.store.has_part_at(gpu, place)
+    }
+
     /// The records that were moved aside.
     pub(super) fn damage(&self) -> &Damage {
         self.store.damage()
@@ -162,6 +171,11 @@ impl Machine {
         self.store.name_of_remnant(uid)
     }
 
+    /// The claims that are half prepared.
+    pub(super) fn started(&self) -> Vec<ClaimUid> {
+        self.store.in_state(State::PrepareStarted)
+    }
+
     /// The claims that are prepared.
     pub(super) fn prepared(&self) -> Vec<ClaimUid> {
         self.store.in_state(State::PrepareCompleted)
@@ -173,30 +187,56 @@ impl Machine {
     }
 
     /// Whether nothing has to be done before containers can use what a completed record says. As long as nobody knows
-    /// which GPUs there are, those of the claim are taken to be there.
+    /// which GPUs there are, those of the claim are taken to be there. A part that was made since the last look is not seen
+    /// yet.
     pub(super) fn is_current(&self, record: &Record, node: Option<&Node>) -> bool {
         record.boot_id == self.settings.boot_id
             && self.specs.exists(record.claim.uid.as_str())
-            && node.is_none_or(|node| record.gpus().iter().all(|uuid| node.gpus.iter().any(|gpu| gpu.uuid == *uuid)))
+            && node.is_none_or(|node| record.devices.iter().all(|device| device.is_in(node)))
     }
 
-    /// From absent to completed, or back to absent and an error.
-    pub(super) fn carry_out(&self, claim: &Claim, plan: Plan, node: &Node) -> Result<Record, Error> {
+    /// What is to be written of a claim that may have what it was allocated.
+    pub(super) fn admit(&self, claim: &Claim, plan: Plan) -> Result<Record, Error> {
         self.store.catch_up().map_err(Error::Record)?;
         plan.admit(&claim.uid, &self.store.holders(&plan.gpus())).map_err(Error::Plan)?;
         let kind = self.specs.kind();
-        let mut record =
-            Record::started(claim, plan, &self.settings.boot_id, |device| kind.id(&cdi_name(&claim.uid, device)));
-        // Before anything is written: a claim that would lack something may be tried again and again.
+        Ok(Record::started(claim, plan, &self.settings.boot_id, |device| kind.id(&cdi_name(&claim.uid, device))))
+    }
+
+    /// Whether it would be in vain to begin, as far as that is known before parts are made: a claim that would lack
+    /// something may be tried again and again.
+    pub(super) fn check(&self, record: &Record, node: &Node) -> Result<(), Error> {
+        let found = self.look(node)?;
+        if record.makes_parts() { Ok(()) } else { self.spec(record, node, &found).map(drop) }
+    }
+
+    /// From absent to started: takes note of what is about to be done.
+    pub(super) fn start(&self, record: &Record) -> Result<(), Error> {
+        self.store.save(record).map_err(Error::Record)
+    }
+
+    /// From started to completed, once everything is done.
+    pub(super) fn complete(&self, mut record: Record, node: &Node) -> Result<Record, Error> {
         let spec = self.spec(&record, node, &self.look(node)?)?;
-        let result = self.apply(&mut record, &spec);
-        if let Err(error) = result {
-            if let Err(error) = self.release(&claim.uid) {
-                tracing::error!(%error, "cannot take back a claim that was half prepared; the next call tries again");
-            }
-            return Err(error);
-        }
+        self.specs.write(record.claim.uid.as_str(), &spec).map_err(Error::Spec)?;
+        record.state = State::PrepareCompleted;
+        self.store.save(&record).map_err(Error::Record)?;
         Ok(record)
+    }
+
+    /// What is to be written of a claim for which all has to be done once more.
+    pub(super) fn anew(&self, record: Record) -> Record {
+        record.anew(&self.settings.boot_id)
+    }
+
+    /// Whether what was made for a record is gone with an earlier boot: MIG devices do not outlive one.
+    pub(super) fn is_of_earlier_boot(&self, record: &Record) -> bool {
+        record.boot_id != self.settings.boot_id
+    }
+
+    /// No container can start with what is about to be taken back.
+    pub(super) fn withdraw(&self, uid: &ClaimUid) -> Result<(), Error> {
+        self.specs.remove(uid.as_str()).map_err(Error::Spec)
     }
 
     /// Applies a completed record to another boot, or after its spec was lost.
@@ -222,7 +262,7 @@ impl Machine {
         let name = record.claim.uid.as_str();
         match self.spec(record, node, found) {
             Ok(spec) => self.specs.write(name, &spec).map_err(Error::Spec),
-            Err(gone @ Error::Gone { .. }) => {
+            Err(gone @ (Error::Gone { .. } | Error::PartGone { .. })) => {
                 if self.specs.exists(name) {
                     self.specs.remove(name).map_err(Error::Spec)?;
                 }
@@ -232,16 +272,36 @@ impl Machine {
         }
     }
 
+    /// Removes the spec of a record of which a part that was made is gone.
+    pub(super) fn forsake(&self, record: &Record) -> Result<bool, Error> {
+        if self.specs.exists(record.claim.uid.as_str()) {
+            self.withdraw(&record.claim.uid)?;
+        }
+        match record.devices.iter().find_map(|device| Some((device, device.made.as_ref()?))) {
+            Some((device, made)) => {
+                let (device, uuid) = (device.planned.wanted.device.clone(), made.uuid.clone());
+                Err(Error::PartGone { device, uuid })
+            }
+            None => Ok(false),
+        }
+    }
+
     fn spec(&self, record: &Record, node: &Node, found: &Found) -> Result<Spec, Error> {
         let claim = &record.claim.uid;
         let mut targets = Vec::new();
         for device in &record.devices {
-            let (device, uuid) = (&device.planned.wanted.device, &device.planned.gpu);
+            let (name, uuid) = (&device.planned.wanted.device, &device.planned.gpu);
             let Some(gpu) = node.gpus.iter().find(|gpu| gpu.uuid == *uuid) else {
-                return Err(Error::Gone { device: device.clone(), uuid: uuid.clone() });
+                return Err(Error::Gone { device: name.clone(), uuid: uuid.clone() });
             };
-            let name = cdi_name(claim, device);
-            targets.push(Target { name, device: device.clone(), uuid: uuid.clone(), minor: gpu.minor, pci: gpu.pci });
+            targets.push(Target {
+                name: cdi_name(claim, name),
+                device: name.clone(),
+                uuid: uuid.clone(),
+                minor: gpu.minor,
+                pci: gpu.pci,
+                mig: device.mig_device(gpu)?,
+            });
         }
         found.spec(self.specs.kind().clone(), &targets).map_err(Error::Incomplete)
     }
@@ -250,13 +310,6 @@ impl Machine {
     pub(super) fn release(&self, uid: &ClaimUid) -> Result<(), Error> {
         self.specs.remove(uid.as_str()).map_err(Error::Spec)?;
         self.store.remove(uid).map_err(Error::Record)
-    }
-
-    fn apply(&self, record: &mut Record, spec: &Spec) -> Result<(), Error> {
-        self.store.save(record).map_err(Error::Record)?;
-        self.specs.write(record.claim.uid.as_str(), spec).map_err(Error::Spec)?;
-        record.state = State::PrepareCompleted;
-        self.store.save(record).map_err(Error::Record)
     }
 }
 

@@ -8,6 +8,7 @@
 //! | `in_use` | another claim, or an earlier allocation of this one, still holds a GPU |
 //! | `at_work` | another plugin process, or an earlier call, holds the claim or a GPU and does not end |
 //! | `incomplete` | a GPU, a device node or a part of the driver is missing on the node |
+//! | `nvml` | NVML did not make or destroy a part of a GPU |
 //! | `not_ready` | NVML has not answered since the start |
 //! | `files` | a record or a CDI spec could not be read or written |
 //! | `api_server` | the API server did not answer, or does not allow it |

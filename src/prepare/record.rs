@@ -1,19 +1,29 @@
 //! What is kept of a claim: enough to take everything back when the claim object, the API server and NVML are gone.
 //!
 //! Unknown fields are ignored on reading, so an older plugin reads what a newer one wrote as long as
-//! [`SCHEMA`] is the same. It is raised only when an older plugin would do wrong by ignoring what is new.
+//! [`SCHEMA`] is the same. It is raised only when an older plugin would do wrong by ignoring what is new, and then only in
+//! records that have it: of a whole GPU there is nothing new to say.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use super::PreparedDevice;
-use crate::claim::plan::{Plan, Planned, Wanted};
+use super::{Error, PreparedDevice};
+use crate::cdi::MigTarget;
+use crate::claim::plan::{Plan, Planned, Usage, Wanted};
 use crate::claim::{Claim, ClaimName, ClaimUid};
-use crate::device::GpuUuid;
+use crate::device::mig::GpuInstance;
+use crate::device::{Gpu, GpuUuid, MigUuid, Node};
+use crate::nvml::partition;
 
-/// The schema that this version writes.
-pub(super) const SCHEMA: u32 = 1;
+/// The newest schema that this version knows.
+pub(super) const SCHEMA: u32 = PARTS;
+
+/// Nothing but the record and the spec has to be taken back.
+const PLAIN: u32 = 1;
+
+/// There are MIG devices to be destroyed.
+const PARTS: u32 = 2;
 
 /// One claim, as `<claim uid>.json`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -52,6 +62,21 @@ pub(super) struct RecordedDevice {
     pub(super) planned: Planned,
     /// As answered to the kubelet, which remembers them: they never change.
     pub(super) cdi_ids: Vec<String>,
+    /// The MIG device that was made for it, as soon as it is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) made: Option<Made>,
+}
+
+/// A MIG device that this plugin has made.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Made {
+    /// By which NVML and the capability files know it, as long as it exists.
+    pub(super) gpu_instance: u32,
+    /// See `gpu_instance`.
+    pub(super) compute_instance: u32,
+    /// Its identity.
+    pub(super) uuid: MigUuid,
 }
 
 // === impl Record ===
@@ -61,14 +86,45 @@ impl Record {
     pub(super) fn started(claim: &Claim, plan: Plan, boot_id: &str, cdi_id: impl Fn(&str) -> String) -> Self {
         let recorded = |planned: Planned| {
             let cdi_ids = vec![cdi_id(&planned.wanted.device)];
-            RecordedDevice { planned, cdi_ids }
+            RecordedDevice { planned, cdi_ids, made: None }
         };
+        let devices: Vec<_> = plan.devices.into_iter().map(recorded).collect();
         Self {
-            version: SCHEMA,
+            version: if devices.iter().any(RecordedDevice::makes_part) { PARTS } else { PLAIN },
             boot_id: boot_id.to_owned(),
             claim: Identity { uid: claim.uid.clone(), name: claim.name.clone() },
             state: State::PrepareStarted,
-            devices: plan.devices.into_iter().map(recorded).collect(),
+            devices,
+        }
+    }
+
+    /// What has to be done once more for it: after a reboot, or when what was made is gone. What was answered stays.
+    pub(super) fn anew(mut self, boot_id: &str) -> Self {
+        boot_id.clone_into(&mut self.boot_id);
+        self.state = State::PrepareStarted;
+        self.devices.iter_mut().for_each(|device| device.made = None);
+        self
+    }
+
+    /// Whether MIG devices are made for it.
+    pub(super) fn makes_parts(&self) -> bool {
+        self.devices.iter().any(RecordedDevice::makes_part)
+    }
+
+    /// Whether all MIG devices that were made for it are among those that a look has found.
+    pub(super) fn parts_are_in(&self, node: &Node) -> bool {
+        self.devices.iter().filter(|device| device.makes_part()).all(|device| {
+            let gpu = node.gpus.iter().find(|gpu| gpu.uuid == device.planned.gpu);
+            device.made.as_ref().zip(gpu).is_some_and(|(made, gpu)| made.is_in(&gpu.mig.instances))
+        })
+    }
+
+    /// Takes what was made, by the number of the device.
+    pub(super) fn take(&mut self, made: BTreeMap<usize, Made>) {
+        for (number, made) in made {
+            if let Some(device) = self.devices.get_mut(number) {
+                device.made = Some(made);
+            }
         }
     }
 
@@ -83,10 +139,60 @@ impl Record {
 
     /// The answer to the kubelet.
     pub(super) fn answer(&self) -> Vec<PreparedDevice> {
-        let device = |RecordedDevice { planned, cdi_ids }: &RecordedDevice| {
+        let device = |RecordedDevice { planned, cdi_ids, made }: &RecordedDevice| {
             let Wanted { pool, device, share_id, requests, usage: _ } = planned.wanted.clone();
-            PreparedDevice { requests, pool, device, cdi_ids: cdi_ids.clone(), share_id }
+            let made = made.as_ref().map(|made| made.uuid.clone());
+            let mig = made.or_else(|| planned.part.as_ref().and_then(|part| part.uuid.clone()));
+            PreparedDevice { requests, pool, device, cdi_ids: cdi_ids.clone(), share_id, gpu: planned.gpu.clone(), mig }
         };
         self.devices.iter().map(device).collect()
+    }
+}
+
+// === impl RecordedDevice ===
+
+impl RecordedDevice {
+    /// Whether a MIG device is made for it: of a part that an administrator made, there is one, and to look is no reason to
+    /// make one.
+    pub(super) fn makes_part(&self) -> bool {
+        let is_ours = self.planned.part.as_ref().is_some_and(|part| part.uuid.is_none());
+        is_ours && self.planned.wanted.usage != Usage::Admin
+    }
+
+    /// Whether a look has found its GPU, and its part if that exists.
+    pub(super) fn is_in(&self, node: &Node) -> bool {
+        let gpu = node.gpus.iter().find(|gpu| gpu.uuid == self.planned.gpu);
+        let has_made = |gpu: &Gpu| self.made.as_ref().is_none_or(|made| made.is_in(&gpu.mig.instances));
+        gpu.is_some_and(|gpu| has_made(gpu) && self.mig_device(gpu).is_ok())
+    }
+
+    /// The MIG device that a container gets; none where it gets the GPU, also to look at a part of it that there is not.
+    pub(super) fn mig_device(&self, gpu: &Gpu) -> Result<Option<MigTarget>, Error> {
+        if let Some(Made { gpu_instance, compute_instance, uuid }) = self.made.clone() {
+            return Ok(Some(MigTarget { gpu_instance, compute_instance, uuid }));
+        }
+        let Some(uuid) = self.planned.part.as_ref().and_then(|part| part.uuid.clone()) else { return Ok(None) };
+        let all = gpu.mig.instances.iter().flat_map(|gi| gi.compute.iter().map(move |ci| (gi.id, ci)));
+        let found = all.into_iter().find(|(_, compute)| compute.uuid == uuid);
+        let Some((gpu_instance, compute)) = found else {
+            return Err(Error::PartGone { device: self.planned.wanted.device.clone(), uuid });
+        };
+        Ok(Some(MigTarget { gpu_instance, compute_instance: compute.id, uuid }))
+    }
+}
+
+// === impl Made ===
+
+impl Made {
+    /// Whether it is among these.
+    pub(super) fn is_in(&self, instances: &[GpuInstance]) -> bool {
+        instances.iter().flat_map(|instance| &instance.compute).any(|compute| compute.uuid == self.uuid)
+    }
+}
+
+impl From<partition::Made> for Made {
+    fn from(made: partition::Made) -> Self {
+        let partition::Made { gpu_instance, compute_instance, uuid } = made;
+        Self { gpu_instance, compute_instance, uuid }
     }
 }

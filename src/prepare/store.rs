@@ -30,6 +30,7 @@ use super::remnant::Remnant;
 use super::siblings::{LockError, Siblings, Slot};
 use crate::claim::plan::{Holder, Holders, Usage};
 use crate::claim::{ClaimName, ClaimUid};
+use crate::device::mig::Placement;
 use crate::device::{DeviceName, GpuUuid};
 use crate::host::atomic;
 
@@ -337,6 +338,14 @@ impl Store {
             }
         }
         holders
+    }
+
+    /// Whether a claim has, or is about to have, a part of a GPU that this plugin makes, where this place is.
+    pub(super) fn has_part_at(&self, gpu: &GpuUuid, place: Placement) -> bool {
+        let memory = self.memory();
+        let devices = memory.records.values().flat_map(|record| &record.devices);
+        let mut of_gpu = devices.filter(|device| device.makes_part() && device.planned.gpu == *gpu);
+        of_gpu.any(|device| device.planned.part.as_ref().is_some_and(|part| part.placement.overlaps(place)))
     }
 
     /// The claims with a name of whose records nothing else can be used, without those of a newer schema.

@@ -15,6 +15,7 @@ use futures::FutureExt;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
+use super::record::{Record, State};
 use super::*;
 use crate::cdi::example::{Machine as Host, read_as_runtime};
 use crate::claim::example::{POOL, mk_claim, mk_node, mk_uid, mk_uuid};
@@ -51,6 +52,10 @@ impl Disk {
         self.inventory.send_replace(Some(Arc::new(node)));
     }
 
+    fn gpus(&self) -> Gpus {
+        Gpus::without_nvml(self.views())
+    }
+
     fn views(&self) -> Views {
         Views {
             current: self.inventory.subscribe(),
@@ -65,7 +70,7 @@ impl Disk {
     }
 
     async fn start_with(&self, metrics: Metrics) -> Preparer {
-        Preparer::open(self.settings(), self.views(), metrics).await.unwrap()
+        Preparer::open(self.settings(), self.gpus(), metrics).await.unwrap()
     }
 
     fn settings(&self) -> Settings {
@@ -155,14 +160,16 @@ async fn a_claim_comes_and_goes_and_leaves_nothing() {
     let disk = Disk::new();
     let preparer = disk.start().await;
     let devices = preparer.prepare(mk_claim("a", &[("one", "gpu-1"), ("two/big", "gpu-0")])).await.unwrap();
-    let expected = |request: &str, device: &str| PreparedDevice {
+    let expected = |request: &str, device: &str, gpu: u32| PreparedDevice {
         requests: vec![request.to_owned()],
         pool: POOL.to_owned(),
         device: device.to_owned(),
         cdi_ids: vec![format!("k8s.gpu.nvidia.com/claim=a-{device}")],
         share_id: None,
+        gpu: mk_uuid(gpu),
+        mig: None,
     };
-    assert_eq!(devices, [expected("one", "gpu-1"), expected("two", "gpu-0")]);
+    assert_eq!(devices, [expected("one", "gpu-1", 1), expected("two", "gpu-0", 0)]);
     let spec = read_as_runtime(&disk.spec_path("a"));
     assert!(spec.get_device("a-gpu-0").is_some() && spec.get_device("a-gpu-1").is_some());
     assert_eq!(disk.record("a")["state"], "PrepareCompleted");

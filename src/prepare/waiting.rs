@@ -144,17 +144,21 @@ pub(super) async fn turn_by<T>(
     timeout_at(by, turn).await.map_err(|_| Error::AtWork { what })?.map_err(Error::from)
 }
 
+/// The pauses between looks for what nobody tells of.
+pub(super) fn looks() -> ExponentialBackoff {
+    let [min, max] = LOOKS;
+    ExponentialBuilder::new().with_min_delay(min).with_max_delay(max).without_max_times().build()
+}
+
 // === impl News ===
 
 impl News {
     fn of(shared: &Shared) -> Self {
-        let [min, max] = LOOKS;
-        let looks = ExponentialBuilder::new().with_min_delay(min).with_max_delay(max).without_max_times();
         Self {
             machine: Arc::clone(&shared.machine),
             views: shared.views.clone(),
             released: shared.released.subscribe(),
-            looks: looks.build(),
+            looks: looks(),
         }
     }
 

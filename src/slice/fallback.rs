@@ -168,7 +168,9 @@ impl Not for Extras {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::slice::{CounterSet, Counters, Taint};
+    use crate::device::example::{mk_gpu, mk_mig};
+    use crate::device::{Node, Partitioning};
+    use crate::slice::{CounterSet, Counters, Counting, Layout, Taint, pool_in};
 
     const LISTS: Extras = Extras { lists: true, ..Extras::NONE };
     const COUNTERS: Extras = Extras { counters: true, ..Extras::NONE };
@@ -257,6 +259,19 @@ mod tests {
         assert!(names(&light).is_empty());
         // Nobody knows what there is of a counter that is in no set.
         assert!(names(&without(&pool(&[], &[other]), COUNTERS)).is_empty());
+    }
+
+    #[test]
+    fn of_a_gpu_that_is_offered_in_parts_nothing_is_left_without_counters() {
+        let mut node = Node { gpus: (0..3).map(mk_gpu).collect(), ..Node::default() };
+        for (gpu, whole) in node.gpus[..2].iter_mut().zip([true, false]) {
+            (gpu.mig, gpu.partitioning) = (mk_mig(false), Partitioning::Dynamic { whole });
+        }
+        for counting in [Counting::Exact, Counting::Light] {
+            let pool = pool_in(Layout { counting, ..Layout::default() }, "node-a", &node);
+            let reduced = without(&pool, COUNTERS);
+            assert_eq!((names(&reduced), reduced.slices.len()), (vec!["gpu-2"], pool.slices.len()));
+        }
     }
 
     #[test]

@@ -95,7 +95,9 @@ async fn each_bad_claim_of_a_batch_gets_its_own_error_and_the_others_their_gpus(
         (
             // None of it is given, although the first exists.
             machine.claim("half", &["gpu-4", "gpu-0-mig-1g5gb-19-0"]),
-            format!("the node has no device gpu-0-mig-1g5gb-19-0; {has}"),
+            "the MIG device gpu-0-mig-1g5gb-19-0 is gone from the node; make it again, or delete the pod so that it is given \
+             another"
+                .to_owned(),
         ),
         (
             machine.allocated_claim("elsewhere", &[result("r0", DRIVER, "node-b", "gpu-5")], &[]),

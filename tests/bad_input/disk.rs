@@ -146,7 +146,7 @@ async fn each_damaged_record_is_put_aside_at_the_cost_of_its_claim() {
     assert_eq!(others, vec![Ok(()); all.len() - 1]);
     let newer_is_named = |answer: &Result<(), String>| {
         let error = answer.as_ref().unwrap_err();
-        assert!(error.contains("newer version of this driver (schema 99, this one reads 1)"), "{error}");
+        assert!(error.contains("newer version of this driver (schema 99, this one reads 2)"), "{error}");
     };
     newer_is_named(last);
     newer_is_named(&machine.unprepare_one(&newer).await);

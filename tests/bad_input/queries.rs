@@ -35,12 +35,15 @@ const IDENTITY: [&str; 4] =
 const MIG_MODE: &str = "nvmlDeviceGetMigMode";
 
 /// What a GPU or a driver may not have: NOT_SUPPORTED is an ordinary answer, and not worth a word.
-const FEATURES: [&str; 5] = [
+const FEATURES: [&str; 8] = [
     "nvmlDeviceGetAddressingMode",
     MIG_MODE,
     "nvmlDeviceGetGpuFabricInfoV",
     "nvmlDeviceGetGpuFabricInfo",
     "nvmlDeviceGetNvLinkState",
+    "nvmlDeviceGetFieldValues",
+    "nvmlDeviceGetGpuInstanceProfileInfo",
+    "nvmlDeviceGetGpuInstancePossiblePlacements",
 ];
 
 /// Four GPUs that are linked to each other directly, of an architecture that does not say what its links are: everything

@@ -1,8 +1,8 @@
 //! The slices of a node, as the real binary publishes them, and whatever an API server, a kubelet or a person may do to
 //! them, on a machine without a GPU.
 //!
-//! What takes minutes or hours (a watch that says nothing, limits of writes per minute, the requests of a day) is tried
-//! where time can fly: in the tests of the publisher itself.
+//! What takes minutes or hours is in `scaled`, where the plugin's own time runs faster. What depends on exact times (limits
+//! of writes in any minute, the requests of a day) is tried in the tests of the publisher itself, where time can fly.
 
 #![expect(
     clippy::unwrap_used,
@@ -18,8 +18,11 @@ mod node;
 mod credentials;
 mod layout;
 mod outage;
+mod overlap;
+mod proxy;
 mod reduced;
 mod repair;
+mod scaled;
 mod scene;
 mod telling;
 mod versions;

@@ -6,7 +6,7 @@ use fake_node::api::{ApiServer, Gate, Gates, Kind, Options, Request};
 use fake_node::node::{DRIVER, NODE};
 use fake_node::plugin::Plugin;
 use fake_node::release::Release;
-use gpu_dra_plugin::cluster::{Cluster, Metrics, Published, Publisher, Settings};
+use gpu_dra_plugin::cluster::{Clock, Cluster, Metrics, Published, Publisher, Settings};
 use gpu_dra_plugin::device::DeviceName;
 use gpu_dra_plugin::device::attribute::Value as Attribute;
 use gpu_dra_plugin::slice::{CounterSet, Device, Effect, Pool, Slice, Taint};
@@ -119,8 +119,12 @@ async fn published(release: Release, gates: Gates) -> String {
     let api = ApiServer::start(Options { gates, ..Options::new(release, NODE) }).await.unwrap();
     let kubeconfig = tempfile::NamedTempFile::new().unwrap();
     api.write_kubeconfig(kubeconfig.path()).unwrap();
-    let settings =
-        Settings { kubeconfig: Some(kubeconfig.path().to_owned()), driver: DRIVER.to_owned(), node: NODE.to_owned() };
+    let settings = Settings {
+        kubeconfig: Some(kubeconfig.path().to_owned()),
+        driver: DRIVER.to_owned(),
+        node: NODE.to_owned(),
+        clock: Clock::REAL,
+    };
     let cluster = Cluster::connect(&settings).await.unwrap();
     let (_wanted, wanted) = watch::channel(Some(pool_with_extras()));
     let (work, mut acceptance) = Publisher::new(cluster, wanted, Metrics::default());

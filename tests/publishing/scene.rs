@@ -33,7 +33,15 @@ impl Scene {
     }
 
     pub(crate) async fn ready_plugin(&self) -> Plugin {
-        let plugin = self.node.ready_plugin().await;
+        self.ready_plugin_with(&[]).await
+    }
+
+    /// The same with more arguments.
+    pub(crate) async fn ready_plugin_with(&self, args: &[&str]) -> Plugin {
+        let mut settings = self.node.plugin_settings();
+        settings.args.extend(args.iter().map(|arg| (*arg).to_owned()));
+        let mut plugin = Plugin::start(&settings).unwrap();
+        plugin.wait_until_ready().await.unwrap();
         self.until("it watches", |api| (api.count(&watches()) > 0).then_some(())).await;
         plugin
     }

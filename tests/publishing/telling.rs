@@ -48,7 +48,7 @@ async fn fields_that_the_server_does_not_store_are_named_once_and_not_written_ag
     }
     assert_eq!((scene.count(Verb::Create), scene.count(Verb::Update)), (1, 0));
     let log = plugin.log().unwrap();
-    assert_eq!(log.matches("does not store these fields as sent").count(), 1, "{log}");
+    assert_eq!(log.matches("does not store these fields of ResourceSlices as sent").count(), 1, "{log}");
     assert_eq!(metric(&mut plugin, "slices_altered").await, "1");
     let [event] = scene.events("ResourceSlicesAltered").try_into().unwrap();
     assert!(event["message"].as_str().unwrap().contains("devices.capacity"), "{event}");

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use fake_node::api::Gate;
+use fake_node::host::Layout;
 use fake_node::kubelet::{ClaimRef, Clock, Kubelet};
 use fake_node::node::{self, DRIVER, NODE, Settings};
 use fake_node::plugin::{Plugin, PluginSettings};
@@ -38,6 +39,7 @@ pub(crate) struct Machine {
     topology: Topology,
     release: Release,
     gates: Vec<Gate>,
+    layout: Layout,
     clock: Clock,
 }
 
@@ -56,7 +58,8 @@ impl Machine {
     }
 
     pub(crate) fn of(topology: Topology) -> Self {
-        Self { topology, release: Release::V1_36, gates: Vec::new(), clock: Clock::scaled(SCALE) }
+        let clock = Clock::scaled(SCALE);
+        Self { topology, release: Release::V1_36, gates: Vec::new(), layout: Layout::Debian, clock }
     }
 
     pub(crate) fn release(self, release: Release) -> Self {
@@ -67,6 +70,11 @@ impl Machine {
     pub(crate) fn gate(mut self, gate: Gate) -> Self {
         self.gates.push(gate);
         self
+    }
+
+    /// How the driver is installed.
+    pub(crate) fn layout(self, layout: Layout) -> Self {
+        Self { layout, ..self }
     }
 
     pub(crate) fn clock(self, clock: Clock) -> Self {
@@ -80,6 +88,7 @@ impl Machine {
         let settings = Settings {
             release: self.release,
             gates: self.gates,
+            layout: self.layout,
             clock: self.clock,
             plugin: PLUGIN.into(),
             // Cargo puts the library of a dependency beside the test.

@@ -29,8 +29,8 @@ pub(crate) fn gpu_node(minor: u32) -> Node {
 }
 
 /// Reads every spec of a CDI directory against the schema and the rules of its version, gives the devices to a container
-/// that has nothing yet, and answers which device nodes that has then.
-pub(crate) fn nodes(cdi_dir: &Path, devices: Vec<String>) -> BTreeSet<Node> {
+/// that has nothing yet, and answers what that is then, in the words of the OCI runtime specification.
+pub(crate) fn inject(cdi_dir: &Path, devices: Vec<String>) -> Value {
     for entry in fs::read_dir(cdi_dir).unwrap() {
         let path = entry.unwrap().path();
         if let Err(error) = read_spec(&path, 0) {
@@ -42,9 +42,19 @@ pub(crate) fn nodes(cdi_dir: &Path, devices: Vec<String>) -> BTreeSet<Node> {
     #[expect(clippy::default_trait_access, reason = "the type is of a crate that this project does not depend on")]
     let mut container = Default::default();
     cache.inject_devices(Some(&mut container), devices).unwrap();
-    let container = serde_json::to_value(&container).unwrap();
+    serde_json::to_value(&container).unwrap()
+}
+
+/// The device nodes of a container.
+pub(crate) fn nodes(container: &Value) -> BTreeSet<Node> {
     let devices = container["linux"]["devices"].as_array().cloned().unwrap_or_default();
     devices.iter().map(node).collect()
+}
+
+/// The groups that its process joins.
+pub(crate) fn groups(container: &Value) -> BTreeSet<u64> {
+    let groups = container["process"]["user"]["additionalGids"].as_array().cloned().unwrap_or_default();
+    groups.iter().map(|group| group.as_u64().unwrap()).collect()
 }
 
 fn node(device: &Value) -> Node {

@@ -13,7 +13,8 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 /// What the API server invents, anew in each run.
-const VOLATILE: [&str; 6] = ["name", "uid", "resourceVersion", "generation", "creationTimestamp", "managedFields"];
+const VOLATILE: [&str; 7] =
+    ["name", "uid", "resourceVersion", "generation", "creationTimestamp", "managedFields", "annotations"];
 
 /// The slices of a machine.
 pub(crate) fn read(name: &str) -> Vec<Value> {

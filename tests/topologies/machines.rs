@@ -90,7 +90,8 @@ async fn run(node: &TestNode, example: &Example) {
             assert!((example.is_satisfied_by)(machine, &gpus), "{what} got {gpus:?}");
             let minors = gpus.iter().map(|gpu| machine.gpus[*gpu].minor);
             let expected = minors.map(container::gpu_node).chain(container::control_nodes()).collect();
-            assert_eq!(container::nodes(&node.host.cdi_dir(), cdi_ids(node, &workload)), expected, "{what}");
+            let container = container::inject(&node.host.cdi_dir(), cdi_ids(node, &workload));
+            assert_eq!(container::nodes(&container), expected, "{what}");
             node.end_pod(workload).await.unwrap();
         }
         Err(NodeError::Allocate(AllocateError::Unsatisfiable { .. })) => {

@@ -5,11 +5,12 @@
 //!  golden    tests/golden/topologies/<machine>.json: what is published, pinned
 //!  nvidia    golden ⇔ topology file: names, types and values of NVIDIA's own driver
 //!  links     golden ⇔ topology file: which devices share an NVLink attribute
+//!  driver_roots  the real binary on every layout of the driver ──▶ its log says where that is and why it was chosen
 //!  specs     tests/golden/cdi: the CDI spec of every machine and of every way to install the driver, pinned and injected
 //!  selectors golden ⇔ deploy/: the CEL of classes and examples, and what people wrote for NVIDIA's driver
 //! ```
 //!
-//! Only `machines` starts the plugin. It proves that the golden files are what is published, so that the others can read
+//! Only `machines` and `driver_roots` start the plugin. The first proves that the golden files are what is published, so that the others can read
 //! those. What they expect is computed here, from the topology file and from what is documented of NVIDIA's driver, never
 //! with code of the plugin.
 
@@ -24,6 +25,7 @@
 mod node;
 
 mod container;
+mod driver_roots;
 mod examples;
 mod golden;
 mod links;

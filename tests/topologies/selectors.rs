@@ -46,7 +46,7 @@ fn yaml_blocks(markdown: &str) -> impl Iterator<Item = &str> {
 }
 
 #[test]
-fn the_shipped_classes_select_whole_gpus_and_no_others() {
+fn the_shipped_classes_select_whole_gpus_or_parts_of_them_and_nothing_else() {
     let classes = manifest::objects(manifest::DEVICE_CLASSES).unwrap();
     for class in &classes {
         let [expression] = expressions(class)[..] else { panic!("{class} has not one expression") };
@@ -56,6 +56,19 @@ fn the_shipped_classes_select_whole_gpus_and_no_others() {
             other => panic!("what should the class {other} select?"),
         };
         assert_eq!(machines_with(expression), expected, "{expression}");
+    }
+    // No machine publishes parts of GPUs yet, so one is made up of each whole one.
+    for class in &classes {
+        let selector = Environment::new().unwrap().compile(expressions(class)[0]).unwrap();
+        let selects_parts = class["metadata"]["name"] == "mig.nvidia.com";
+        for machine in Machine::all() {
+            for device in machine.devices() {
+                let mut part = device.clone();
+                part["attributes"]["type"]["string"] = "mig".into();
+                let selected = selector.matches(&Device::new(DRIVER, &part).unwrap());
+                assert_eq!(selected, Ok(selects_parts), "{}, {}", machine.name, class["metadata"]["name"]);
+            }
+        }
     }
     let environment = Environment::new().unwrap();
     let gpu = classes.iter().find(|class| class["metadata"]["name"] == "gpu.nvidia.com").unwrap();

@@ -5,8 +5,10 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::io::{self, Write};
+use std::os::unix::fs::chown;
 
-use fake_node::host::{Host, HostBuilder, Layout};
+use fake_node::host::{DeviceNodes, Host, HostBuilder, Layout};
 use fake_node::node::Settings;
 use gpu_dra_plugin::cdi::{Hooks, Kind, Sources, Target, Writer};
 use gpu_dra_plugin::device::{GpuUuid, PciAddress};
@@ -29,8 +31,8 @@ fn build(topology: &str, with: impl FnOnce(HostBuilder) -> HostBuilder) -> (Host
 }
 
 /// What a container with all GPUs of a machine gets: read back and injected, and without what differs between the
-/// architectures that tests run on.
-fn spec(host: &Host) -> Value {
+/// architectures that tests run on. Its process joins these groups.
+fn spec(host: &Host, groups: &[u64]) -> Value {
     let sources = Sources {
         devices: Devices {
             local: host.dev().to_owned(),
@@ -46,6 +48,7 @@ fn spec(host: &Host) -> Value {
     };
     let gpus = &host.topology().gpus;
     let targets = gpus.iter().map(|gpu| Target {
+        mig: None,
         name: format!("{CLAIM}-gpu-{}", gpu.minor),
         device: format!("gpu-{}", gpu.minor),
         uuid: GpuUuid::parse(&gpu.uuid).unwrap(),
@@ -58,7 +61,9 @@ fn spec(host: &Host) -> Value {
     writer.write(CLAIM, &found.spec(writer.kind().clone(), &targets).unwrap()).unwrap();
 
     let ids = targets.iter().map(|target| writer.kind().id(&target.name)).collect();
-    let nodes = container::nodes(&host.cdi_dir(), ids);
+    let container = container::inject(&host.cdi_dir(), ids);
+    assert_eq!(container::groups(&container), groups.iter().copied().collect());
+    let nodes = container::nodes(&container);
     let expected: BTreeSet<_> =
         gpus.iter().map(|gpu| container::gpu_node(gpu.minor)).chain(container::control_nodes()).collect();
     let nodes: BTreeSet<_> = nodes.into_iter().filter(|(path, ..)| !path.starts_with("/dev/dri/")).collect();
@@ -82,7 +87,7 @@ fn triplet() -> &'static str {
 fn the_spec_of_every_machine() {
     for name in Topology::names() {
         let (host, _directory) = build(name, |builder| builder);
-        crate::golden::assert_spec(&format!("topologies/{name}.json"), &spec(&host));
+        crate::golden::assert_spec(&format!("topologies/{name}.json"), &spec(&host, &[]));
     }
 }
 
@@ -91,6 +96,20 @@ fn the_spec_of_every_layout_without_configuration() {
     for layout in Layout::ALL {
         let (host, _directory) = build("dgx-a100-40gb", |builder| builder.layout(layout).drm());
         let name = format!("{layout:?}").to_lowercase();
-        crate::golden::assert_spec(&format!("layouts/{name}.json"), &spec(&host));
+        crate::golden::assert_spec(&format!("layouts/{name}.json"), &spec(&host, &[]));
     }
+}
+
+#[test]
+fn the_spec_of_a_machine_whose_drm_nodes_are_for_groups_alone() {
+    let (host, _directory) = build("one-gpu", HostBuilder::drm);
+    if let DeviceNodes::Placeholders { why } = host.device_nodes() {
+        let _ = writeln!(io::stderr(), "SKIPPED, because {why}: a spec with the groups of DRM nodes");
+        return;
+    }
+    // As Debian's udev does it.
+    for (name, group) in [("card1", 44), ("renderD128", 105)] {
+        chown(host.dev().join("dri").join(name), None, Some(group)).unwrap();
+    }
+    crate::golden::assert_spec("drm-groups.json", &spec(&host, &[44, 105]));
 }

@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 use std::os::unix::fs::symlink;
-use std::process::Command;
+use std::process::{self, Command};
 use std::thread;
 use std::time::Duration;
 
@@ -84,6 +84,21 @@ fn a_file_of_ours_that_is_a_link_to_the_host_is_replaced_and_not_followed() {
 }
 
 #[test]
+fn a_file_of_ours_that_is_another_name_of_a_file_of_the_host_is_replaced_and_not_written_to() {
+    let scene = Scene::new();
+    let path = format!("/etc/ld-musl-{}.path", std::env::consts::ARCH);
+    scene.write(&format!("/lib/ld-musl-{}.so.1", std::env::consts::ARCH), b"");
+    scene.make_directory("/etc/ld.so.conf.d");
+    let files = ["/etc/ld.so.cache", "/etc/ld.so.conf.d/00-gpu-dra.conf", "/etc/.gpu-dra-hook", &path, LINK];
+    for file in files {
+        fs::hard_link(scene.host().join("etc/ld.so.cache"), scene.at(file)).unwrap();
+    }
+    works(&scene);
+    assert_eq!(scene.target(LINK), "libcuda.so.580.105.08");
+    assert!(scene.read(&path).ends_with("/usr/lib64\n"));
+}
+
+#[test]
 fn a_dangling_configuration_file_is_not_written_through() {
     let scene = Scene::new();
     scene.link("/etc/ld.so.conf", scene.host().join("etc/new.conf"));
@@ -120,7 +135,9 @@ fn nothing_waits_for_a_fifo() {
 fn an_endless_file_is_not_read() {
     let scene = Scene::new();
     scene.make_directory("/etc/ld.so.conf.d");
-    for file in ["/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d/00-gpu-dra.conf"] {
+    scene.write(&format!("/lib/ld-musl-{}.so.1", std::env::consts::ARCH), b"");
+    let path = format!("/etc/ld-musl-{}.path", std::env::consts::ARCH);
+    for file in ["/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d/00-gpu-dra.conf", &path] {
         File::create(scene.at(file)).unwrap().set_len(1 << 40).unwrap();
     }
     works(&scene);
@@ -172,15 +189,19 @@ fn a_way_out_through_proc_is_closed() {
     if !is_root("mounting /proc") {
         return;
     }
-    let scene = Scene::new();
-    scene.make_directory("/proc");
-    scene.link("/etc", format!("/proc/self/root{}", scene.host().join("etc").display()));
-    scene.link("/opt", "/proc/self/cwd");
     let script = "mount --rbind /proc \"$root\"/proc; exec \"$@\"";
-    scene
-        .run_in_namespace(script, &[LIBRARY])
-        .fails("links on that path lead in a circle, or out of every file system");
-    scene.run_in_namespace(script, &["--link=a=/opt/links/b"]).fails("out of every file system");
+    // The last is the root of a process that is not in the container, as that of /proc/1 is.
+    for way_out in ["/proc/self/root".to_owned(), "/proc/self/cwd".to_owned(), format!("/proc/{}/root", process::id())]
+    {
+        let scene = Scene::new();
+        scene.make_directory("/proc");
+        scene.link("/etc", format!("{way_out}{}", scene.host().join("etc").display()));
+        scene.link("/opt", &way_out);
+        scene
+            .run_in_namespace(script, &[LIBRARY])
+            .fails("links on that path lead in a circle, or out of every file system");
+        scene.run_in_namespace(script, &["--link=a=/opt/links/b"]).fails("out of every file system");
+    }
 }
 
 #[test]

@@ -103,12 +103,33 @@ fn a_root_that_cannot_be_written_is_fine_if_nothing_is_to_be_written() {
         return;
     }
     let scene = Scene::new();
-    let script = "mount --bind \"$root\" \"$root\"; mount -o remount,bind,ro \"$root\"; exec \"$@\"";
+    // The file system itself, and not only its mount.
+    let script = "mount -t tmpfs tmpfs \"$root\"/../host/lib; cp -a \"$root\"/. \"$root\"/../host/lib; \
+                  mount --bind \"$root\"/../host/lib \"$root\"; mount -o remount,ro \"$root\"; exec \"$@\"";
     scene
         .run_in_namespace(script, &[LIBRARY])
         .fails("the image needs a root file system that the runtime can write to");
     scene.run(&[LIBRARY]).succeeds();
     scene.run_in_namespace(script, &[LIBRARY]).succeeds();
+}
+
+#[test]
+fn a_root_that_the_runtime_has_mounted_read_only_is_written_to_and_is_then_as_it_was() {
+    if !is_root("mounting a root read-only") {
+        return;
+    }
+    let mount = "mount --bind \"$root\" \"$root\"; mount -o remount,bind,ro,nosuid,noatime \"$root\"";
+    let look =
+        "grep \"$root\" /proc/self/mountinfo | cut -d ' ' -f 6; touch \"$root\"/new 2>&1 | grep -o 'Read-only.*'";
+    let scene = Scene::new();
+    let script = format!("{mount}; \"$@\"; {look}");
+    assert_eq!(scene.run_in_namespace(&script, &[LIBRARY]).said, "ro,nosuid,noatime\nRead-only file system\n");
+    assert_eq!(scene.target(LINK), "libcuda.so.580.105.08");
+
+    let scene = Scene::new();
+    let script = format!("{mount}; \"$@\" 2>/dev/null || true; {look}");
+    let outcome = scene.run_in_namespace(&script, &[LIBRARY, "--library=a=/missing/a"]);
+    assert_eq!(outcome.said, "ro,nosuid,noatime\nRead-only file system\n", "also where the work has failed");
 }
 
 #[test]

@@ -50,7 +50,7 @@ pub enum PlanError {
     )]
     Foreign {
         /// The device.
-        device: DeviceName,
+        device: String,
         /// The id of the GPU instance.
         instance: u32,
     },
@@ -58,7 +58,16 @@ pub enum PlanError {
     #[error("{device} cannot be used as a whole GPU: MIG mode is on")]
     Partitioned {
         /// The device.
-        device: DeviceName,
+        device: String,
+    },
+    /// The GPU is not partitioned, and that cannot be changed while it is in use.
+    #[error(
+        "{device} cannot be made: MIG mode of its GPU is off, and needs a reset of the GPU to be turned on; do that, or \
+         delete the pod so that it is given another"
+    )]
+    NeedsReset {
+        /// The device.
+        device: String,
     },
     /// Another claim has it.
     #[error("{device} is in use by claim {holder} until that claim's pods are gone from this node")]

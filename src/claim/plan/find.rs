@@ -28,7 +28,7 @@ pub(super) fn find(wanted: Wanted, pool: &str, node: &Node) -> Result<Planned, P
 fn whole(gpu: &Gpu, wanted: Wanted) -> Result<Planned, PlanError> {
     if wanted.usage != Usage::Admin {
         if !gpu.is_offered_whole() {
-            return Err(PlanError::Partitioned { device: gpu.name.clone() });
+            return Err(PlanError::Partitioned { device: gpu.name.to_string() });
         }
         refuse_foreign(gpu, &gpu.name, None)?;
     }
@@ -49,7 +49,7 @@ fn refuse_foreign(gpu: &Gpu, device: &DeviceName, place: Option<Placement>) -> R
     let covers = |other: Placement| place.is_none_or(|place| place.overlaps(other));
     let foreign = gpu.mig.instances.iter().filter(|instance| gpu.is_dynamic() && instance.foreign);
     match foreign.clone().find(|instance| covers(instance.placement)) {
-        Some(instance) => Err(PlanError::Foreign { device: device.clone(), instance: instance.id }),
+        Some(instance) => Err(PlanError::Foreign { device: device.to_string(), instance: instance.id }),
         None => Ok(()),
     }
 }

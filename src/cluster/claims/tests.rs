@@ -68,6 +68,16 @@ fn only_what_names_our_driver_is_kept_in_the_order_of_the_allocation() {
 }
 
 #[test]
+fn what_the_status_says_of_our_devices_is_kept_and_what_it_says_of_others_is_not() {
+    let mut document = a_claim();
+    let ours = json!({"driver": DRIVER, "device": "gpu-0", "data": {"fieldOfTomorrow": 1}});
+    document["status"]["devices"] = json!([{"driver": "nic.example.com"}, ours, 3, null]);
+    assert_eq!(read(&document).unwrap().statuses, [ours]);
+    document["status"]["devices"] = json!(null);
+    assert!(read(&document).unwrap().statuses.is_empty());
+}
+
+#[test]
 fn parameters_are_kept_as_they_are_written() {
     let parameters = r#"{"sharing": null, "sharing":{"strategy":1e999, "deep": [[[]]]}}"#;
     let config = |driver: &str, parameters: &str| {

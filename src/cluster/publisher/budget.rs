@@ -14,34 +14,36 @@ pub(super) const WRITES: usize = 18;
 /// Dry runs in any minute: one finds out about most slices that follow.
 pub(super) const DRY_RUNS: usize = 6;
 
-const WINDOW: Duration = Duration::from_secs(60);
+/// That minute.
+pub(super) const WINDOW: Duration = Duration::from_secs(60);
 
 /// The times of the writes of the last minute.
 #[derive(Debug)]
 pub(super) struct Budget {
     limit: usize,
+    window: Duration,
     recent: VecDeque<Instant>,
 }
 
 // === impl Budget ===
 
 impl Budget {
-    /// For so many in any minute.
-    pub(super) fn new(limit: usize) -> Self {
-        Self { limit, recent: VecDeque::new() }
+    /// For so many in any minute, whose length is [`WINDOW`] where time is real.
+    pub(super) fn new(limit: usize, window: Duration) -> Self {
+        Self { limit, window, recent: VecDeque::new() }
     }
 
     /// How long to wait before making this many writes in a row; zero when they may go out now. More than fit into one
     /// minute may start when next to nothing else was written in the last one.
     pub(super) fn wait_for(&mut self, writes: usize, now: Instant) -> Duration {
-        while self.recent.front().is_some_and(|write| now.duration_since(*write) >= WINDOW) {
+        while self.recent.front().is_some_and(|write| now.duration_since(*write) >= self.window) {
             self.recent.pop_front();
         }
         let excess = (self.recent.len() + writes.min(self.limit)).saturating_sub(self.limit);
         let Some(last) = excess.checked_sub(1).and_then(|index| self.recent.get(index)) else {
             return Duration::ZERO;
         };
-        (*last + WINDOW).duration_since(now)
+        (*last + self.window).duration_since(now)
     }
 
     /// Takes note of a write, whether or not it succeeds.
@@ -60,7 +62,7 @@ mod tests {
 
     #[test]
     fn no_minute_has_more_writes_than_the_limit() {
-        let (start, mut budget) = (Instant::now(), Budget::new(WRITES));
+        let (start, mut budget) = (Instant::now(), Budget::new(WRITES, WINDOW));
         let mut now = start;
         let mut times = Vec::new();
         for _ in 0..100 {
@@ -76,7 +78,7 @@ mod tests {
 
     #[test]
     fn writes_that_belong_together_wait_until_all_fit() {
-        let (start, mut budget) = (Instant::now(), Budget::new(WRITES));
+        let (start, mut budget) = (Instant::now(), Budget::new(WRITES, WINDOW));
         (0..10).for_each(|second| budget.spend(after(start, second)));
         let now = after(start, 20);
         assert_eq!(budget.wait_for(8, now), Duration::ZERO);
@@ -86,7 +88,7 @@ mod tests {
 
     #[test]
     fn more_than_a_minutes_worth_starts_once_the_last_minute_was_quiet() {
-        let (start, mut budget) = (Instant::now(), Budget::new(WRITES));
+        let (start, mut budget) = (Instant::now(), Budget::new(WRITES, WINDOW));
         assert_eq!(budget.wait_for(40, start), Duration::ZERO);
         budget.spend(start);
         assert_eq!(budget.wait_for(40, start), WINDOW);

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!             a dry run, the answer to a write
-//!  not known ─┬──▶ kept: written
+//!  not known ─┬──▶ kept: written, until a watch ends
 //!      ▲      └──▶ lost: the pool goes without
 //!      │                   │
 //!      └───────────────────┘ another version of the API · a watch that ended early, after ten minutes · after an hour
@@ -10,14 +10,15 @@
 //!
 //! Nothing of the API says which gates are on, and they change only when a server starts anew, which ends its watches.
 //! Some servers, and what stands before them, end watches every minute; that is why what was lost is not asked for at
-//! once. Asking again costs one dry run, and no write as long as the answer is the same: so nothing flaps. Where dry runs
-//! are refused, only writes could ask, and the node's devices would come and go: there a loss stands until the version of
-//! the API changes or the plugin is started anew.
+//! once, nor at every such end. Asking again costs one dry run, and no write as long as the answer is the same: so
+//! nothing flaps. Where dry runs are refused, only writes could ask, and the node's devices would come and go: there a loss
+//! stands until the version of the API changes or the plugin is started anew.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
+use crate::cluster::clock::Clock;
 use crate::cluster::request::RequestError;
 use crate::cluster::version::Version;
 use crate::device::attribute;
@@ -27,12 +28,14 @@ use crate::slice::fallback::Extras;
 /// How long a loss stands when watches end early: the server may have been started anew.
 const AFTER_END: Duration = Duration::from_secs(10 * 60);
 
-/// How long it stands in any case, but for the few minutes until the next list.
+/// How long it stands in any case, but for the time until the next list: a few minutes, or two hours where watches are cut
+/// every minute.
 const AT_MOST: Duration = Duration::from_secs(60 * 60);
 
 /// What the server was found to keep, and what not.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Known {
+    clock: Clock,
     kept: Extras,
     lost: Extras,
     /// When it was last found to lose something.
@@ -46,6 +49,12 @@ pub(super) struct Known {
 // === impl Known ===
 
 impl Known {
+    /// Nothing.
+    pub(super) fn new(clock: Clock) -> Self {
+        let (kept, lost) = (Extras::NONE, Extras::NONE);
+        Self { clock, kept, lost, lost_at: None, refuses_dry_runs: false, version: None }
+    }
+
     /// What the server does not keep.
     pub(super) fn lost(&self) -> Extras {
         self.lost
@@ -81,12 +90,13 @@ impl Known {
     /// With another version of the API it is another server.
     pub(super) fn speaks(&mut self, version: Version) {
         if self.version != Some(version) {
-            *self = Self { version: Some(version), ..Self::default() };
+            *self = Self { version: Some(version), ..Self::new(self.clock) };
         }
     }
 
-    /// A watch has ended as it should.
+    /// A watch has ended as it should, maybe just when the server did.
     pub(super) fn watch_expired(&mut self) {
+        self.kept = Extras::NONE;
         self.forget_loss_after(AT_MOST);
     }
 
@@ -97,7 +107,7 @@ impl Known {
     }
 
     fn forget_loss_after(&mut self, age: Duration) {
-        if !self.refuses_dry_runs && self.lost_at.is_some_and(|at| at.elapsed() >= age) {
+        if !self.refuses_dry_runs && self.lost_at.is_some_and(|at| at.elapsed() >= self.clock.real(age)) {
             (self.lost, self.lost_at) = (Extras::NONE, None);
         }
     }

@@ -15,6 +15,15 @@ pub(super) const AFTER_ERROR: [Duration; 2] = [Duration::from_secs(1), Duration:
 /// round; one that wipes them again and again is not fought.
 pub(super) const AFTER_DISTURBANCE: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(30)];
 
+/// After a watch that the server ended early, if it was a long one. Whatever happens meanwhile is seen by the next one, so
+/// this is short of the 5 s in which slices come back, and long enough that watches which are cut every minute are
+/// opened less than once a minute.
+pub(super) const AFTER_CUT: [Duration; 2] = [Duration::from_millis(1500), Duration::from_secs(30)];
+
+/// After a plugin that was started later has changed our slices: much longer than the two run side by side. If that one
+/// is gone without having been replaced, we publish again after that.
+pub(super) const AFTER_SUPERSEDED: [Duration; 2] = [Duration::from_secs(300), Duration::from_secs(3600)];
+
 /// A watch without an event for so long means that whoever disturbed us has stopped.
 pub(super) const QUIET: Duration = Duration::from_secs(60);
 
@@ -48,7 +57,8 @@ impl Pauses {
         pause(rest, wanted).await;
     }
 
-    fn next(&mut self) -> Duration {
+    /// How long it is.
+    pub(super) fn next(&mut self) -> Duration {
         self.0.next().unwrap_or(AFTER_ERROR[1])
     }
 }

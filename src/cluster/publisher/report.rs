@@ -2,6 +2,7 @@
 //!
 //! Everything is said once per change. A trouble that goes on is a state, which readiness and metrics show.
 
+use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::sync::watch;
@@ -74,6 +75,8 @@ pub(super) struct Report {
     trouble: Said,
     /// What was said last of slices being reduced, and the Events about it: no other trouble keeps them back.
     reduced: (Said, NodeEvents),
+    /// The same of slices that are not stored as sent.
+    altered: (Said, NodeEvents),
 }
 
 /// Something that is said once.
@@ -87,11 +90,14 @@ struct Said {
 // === impl Report ===
 
 impl Report {
-    pub(super) fn new(metrics: Metrics, [events, reductions]: [NodeEvents; 2]) -> (Self, watch::Receiver<Published>) {
+    pub(super) fn new(
+        metrics: Metrics,
+        [events, reductions, alterations]: [NodeEvents; 3],
+    ) -> (Self, watch::Receiver<Published>) {
         let (published, receiver) = watch::channel(Published::Never { reason: UNKNOWN.to_owned() });
-        let reduced = (Said::default(), reductions);
+        let [reduced, altered] = [reductions, alterations].map(|events| (Said::default(), events));
         let pending = watch::Sender::new(None);
-        (Self { published, pending, metrics, events, trouble: Said::default(), reduced }, receiver)
+        (Self { published, pending, metrics, events, trouble: Said::default(), reduced, altered }, receiver)
     }
 
     /// From now on something is wanted, and something else if it has changed.
@@ -181,15 +187,22 @@ impl Report {
         self.not_published(THROTTLED).await;
     }
 
-    /// The server does not store a slice as sent.
-    pub(super) async fn altered(&mut self, slice: &str, fields: &[String]) {
-        tracing::warn!(slice, ?fields, "the API server does not store these fields as sent");
+    /// The fields of slices that the server does not store as sent.
+    pub(super) async fn altered(&mut self, fields: &BTreeSet<String>) {
+        let (said, events) = &mut self.altered;
+        let fields = fields.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
+        let is_news = said.is_news(&fields);
+        if fields.is_empty() {
+            return;
+        }
+        if is_news {
+            tracing::warn!(fields, "the API server does not store these fields of ResourceSlices as sent");
+        }
         let note = format!(
-            "the API server does not store these fields of ResourceSlice {slice} as sent: {}; is it older, is a \
-             feature gate off, or does a webhook change them?",
-            fields.join(", ")
+            "the API server does not store these fields of ResourceSlices as sent: {fields}; is it older, is a feature \
+             gate off, or does a webhook change them?"
         );
-        self.events.warn("ResourceSlicesAltered", &note).await;
+        said.tell(events, "ResourceSlicesAltered", &note).await;
     }
 
     /// What of the slices the server does not keep, and the devices that are not offered for that.

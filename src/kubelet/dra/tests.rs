@@ -10,6 +10,7 @@ use tracing_subscriber::fmt::MakeWriter;
 use super::dra_v1::dra_plugin_server::DraPlugin as V1;
 use super::dra_v1beta1::dra_plugin_server::DraPlugin as V1beta1;
 use super::*;
+use crate::device::GpuUuid;
 use crate::kubelet::tests::prepare_request;
 
 fn device() -> PreparedDevice {
@@ -19,6 +20,8 @@ fn device() -> PreparedDevice {
         device: "gpu-0".to_owned(),
         cdi_ids: vec!["k8s.gpu.nvidia.com/claim=good-gpu-0".to_owned()],
         share_id: Some("share-1".to_owned()),
+        gpu: GpuUuid::parse("GPU-0").unwrap(),
+        mig: None,
     }
 }
 

@@ -119,8 +119,8 @@ impl Run<'_> {
     async fn fail(&self, step: usize, fault: Fault) -> Option<Preparer> {
         let (preparer, answer) = if matches!(self.act, Act::Start) {
             self.faulty.arm(step, fault);
-            let (settings, views) = (self.disk.settings(), self.disk.views());
-            match Preparer::open(settings, views, Metrics::default()).await {
+            let (settings, gpus) = (self.disk.settings(), self.disk.gpus());
+            match Preparer::open(settings, gpus, Metrics::default()).await {
                 Ok(preparer) => {
                     Keeper::new(Arc::clone(&preparer.shared)).keep().await;
                     (Some(preparer), self.wanted.clone())

@@ -77,7 +77,7 @@ async fn a_claim_whose_record_was_damaged_can_be_found_gone_if_its_name_is_known
     preparer.prepare(mk_claim_a()).await.unwrap();
     preparer.prepare(mk_claim_b()).await.unwrap();
     fs::write(disk.record_path("a"), broken(&fs::read(disk.record_path("a")).unwrap())).unwrap();
-    fs::write(disk.record_path("b"), br#"{"version": 2, "claim": {"namespace": "team", "name": "b"}}"#).unwrap();
+    fs::write(disk.record_path("b"), br#"{"version": 99, "claim": {"namespace": "team", "name": "b"}}"#).unwrap();
     let preparer = disk.start().await;
     assert_eq!(preparer.claims(), [mk_uid("a")].into(), "what is newer is not ours to release");
     assert_eq!(preparer.name_of(&mk_uid("a")).await.unwrap().to_string(), "team/a");
@@ -116,7 +116,7 @@ async fn a_newer_record_holds_its_gpu_and_is_left_to_a_newer_version() {
     let disk = Disk::new();
     disk.start().await.prepare(mk_claim_a()).await.unwrap();
     disk.edit_record("a", |record| {
-        record["version"] = json!(2);
+        record["version"] = json!(99);
         record["effects"] = json!(["something new"]);
     });
     let preparer = disk.start().await;
@@ -135,7 +135,7 @@ async fn a_newer_record_holds_its_gpu_and_is_left_to_a_newer_version() {
 async fn a_newer_record_of_another_shape_holds_the_gpus_that_it_names() {
     let disk = Disk::new();
     disk.start().await.prepare(mk_claim_a()).await.unwrap();
-    let record = json!({"version": 2, "parts": {"whole": [mk_uuid(0)]}}).to_string();
+    let record = json!({"version": 99, "parts": {"whole": [mk_uuid(0)]}}).to_string();
     fs::write(disk.record_path("a"), &record).unwrap();
     let preparer = disk.start().await;
     for _ in 0..2 {
@@ -152,9 +152,9 @@ async fn a_newer_record_of_another_shape_holds_the_gpus_that_it_names() {
 async fn a_record_of_which_nothing_is_understood_is_kept_with_its_spec() {
     let disk = Disk::new();
     disk.start().await.prepare(mk_claim_a()).await.unwrap();
-    fs::write(disk.record_path("a"), r#"{"version": 2, "everything": "else"}"#).unwrap();
+    fs::write(disk.record_path("a"), r#"{"version": 99, "everything": "else"}"#).unwrap();
     let preparer = disk.start().await;
     let message = preparer.unprepare(&mk_uid("a")).await.unwrap_err().to_string();
-    assert!(message.contains("was written by a newer version of this driver (schema 2"), "{message}");
+    assert!(message.contains("was written by a newer version of this driver (schema 99"), "{message}");
     assert_eq!(disk.files(), ["cdi/k8s.gpu.nvidia.com-claim_a.json", "claims/a.json"]);
 }

@@ -103,8 +103,8 @@ impl World {
             Event::Restart => self.start().await,
             Event::CrashedStart(step) => {
                 self.faulty.arm(step, Fault::Death);
-                let (settings, views) = (self.disk.settings(), self.disk.views());
-                drop(Preparer::open(settings, views, Metrics::default()).await);
+                let (settings, gpus) = (self.disk.settings(), self.disk.gpus());
+                drop(Preparer::open(settings, gpus, Metrics::default()).await);
                 self.faulty.revive();
                 self.start().await;
             }

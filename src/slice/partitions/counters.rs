@@ -122,7 +122,8 @@ fn candidates(profiles: &[Profile]) -> impl Iterator<Item = Scarce> {
     });
     let instances = profiles.iter().map(|profile| {
         let counter = format!("profile-{}", profile.id);
-        Scarce { counter, total: profile.max_instances.into(), takes: BTreeMap::from([(profile.id, 1)]) }
+        // None at all is no number that a profile with places can have.
+        Scarce { counter, total: profile.max_instances.max(1).into(), takes: BTreeMap::from([(profile.id, 1)]) }
     });
     engines.chain(instances)
 }

@@ -12,6 +12,9 @@ pub const TWO_GPUS_ONE_NVLINK_DOMAIN: &str =
 /// A pod with one GPU.
 pub const ONE_GPU: &str = include_str!("../../../deploy/examples/one-gpu/pod.yaml");
 
+/// A pod with two parts of one GPU.
+pub const MIG_3G_AND_4G_ON_ONE_GPU: &str = include_str!("../../../deploy/examples/mig-3g-and-4g-on-one-gpu/pod.yaml");
+
 /// Not YAML.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot read the manifest: {0}")]
@@ -34,6 +37,7 @@ mod tests {
         };
         assert_eq!(kinds(DEVICE_CLASSES), ["DeviceClass", "DeviceClass"]);
         assert_eq!(kinds(ONE_GPU), ["ResourceClaimTemplate", "Pod"]);
+        assert_eq!(kinds(MIG_3G_AND_4G_ON_ONE_GPU), ["ResourceClaimTemplate", "Pod"]);
         assert_eq!(kinds(TWO_GPUS_ONE_NVLINK_DOMAIN), ["ResourceClaimTemplate", "Pod"]);
     }
 }

@@ -42,6 +42,8 @@ pub struct Settings {
     pub gates: Vec<Gate>,
     /// How the NVIDIA driver is installed.
     pub layout: Layout,
+    /// Whether the module `nvidia-drm` is loaded: GPUs have DRM nodes then.
+    pub drm: bool,
     /// How fast the kubelet's time runs.
     pub clock: Clock,
     /// The plugin's binary.
@@ -114,6 +116,7 @@ impl Settings {
             release: Release::V1_36,
             gates: Vec::new(),
             layout: Layout::Debian,
+            drm: false,
             clock: Clock::REAL,
             plugin: directory_of_binaries.join("gpu-dra-plugin"),
             library: directory_of_binaries.join(Self::LIBRARY),
@@ -126,10 +129,12 @@ impl Settings {
 impl Node {
     /// Builds the machine in `dir`, which must be new or empty, and starts a cluster and a kubelet.
     pub async fn start(settings: Settings, dir: &Path) -> Result<Self, NodeError> {
-        let Settings { topology, release, gates, layout, clock, plugin, library } = settings;
+        let Settings { topology, release, gates, layout, drm, clock, plugin, library } = settings;
         let gates = gates.into_iter().try_fold(Gates::new(release), |gates, gate| gates.with(gate, true));
         let gates = gates.map_err(NodeError::Gate)?;
-        let host = HostBuilder::new(topology, library).layout(layout).build(dir).map_err(NodeError::Host)?;
+        let builder = HostBuilder::new(topology, library).layout(layout);
+        let builder = if drm { builder.drm() } else { builder };
+        let host = builder.build(dir).map_err(NodeError::Host)?;
         let options = api::Options { gates, ..api::Options::new(release, NODE) };
         let api = ApiServer::start(options).await.map_err(NodeError::Api)?;
         api.write_kubeconfig(&kubeconfig(&host)).map_err(NodeError::Api)?;

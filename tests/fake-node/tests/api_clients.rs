@@ -231,6 +231,17 @@ async fn two_drivers_apply_their_part_of_a_claims_status() {
     let unknown = unknown.unwrap_err();
     assert_eq!(code(&unknown), 422);
     assert!(unknown.to_string().contains("must be an allocated device in the claim"), "{unknown}");
+
+    let none = |uid: &Value| {
+        Patch::Apply(json!({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"uid": uid}}))
+    };
+    let other = claims.patch_status("claim", &by("b.example.com"), &none(&json!("another"))).await.unwrap_err();
+    assert!(code(&other) == 422 && other.to_string().contains("metadata.uid: Invalid value"), "{other}");
+    let left = claims.patch_status("claim", &by("b.example.com"), &none(&claim["metadata"]["uid"])).await.unwrap();
+    let left = serde_json::to_value(&left).unwrap();
+    let owners = left["metadata"]["managedFields"].as_array().unwrap();
+    assert_eq!(left["status"]["devices"].as_array().unwrap().len(), 1);
+    assert!(owners.iter().all(|owner| owner["manager"] != "b.example.com"), "who applies nothing owns nothing");
 }
 
 #[tokio::test]

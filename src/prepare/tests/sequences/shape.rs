@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::GPUS;
 use crate::claim::Claim;
-use crate::claim::example::{POOL, mk_claim};
+use crate::claim::example::{POOL, mk_claim, mk_uuid};
 use crate::prepare::PreparedDevice;
 
 /// An allocation.
@@ -80,6 +80,8 @@ impl Shape {
             device: format!("gpu-{}", gpu % GPUS),
             cdi_ids: vec![format!("k8s.gpu.nvidia.com/claim={uid}-gpu-{}", gpu % GPUS)],
             share_id: share.map(str::to_owned),
+            gpu: mk_uuid(gpu % GPUS),
+            mig: None,
         };
         match self {
             Self::Whole(gpu) | Self::Admin(gpu) => vec![device(&["main"], gpu, None)],

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::apply::{self, Manager};
-use super::failure::Failure;
+use super::failure::{Failure, FieldError, Problem};
 use super::gates::Gates;
 use super::kind::Kind;
 use super::store::{Data, Key, Store};
@@ -111,6 +111,7 @@ impl Registry {
     ) -> Result<(Arc<Value>, bool), Failure> {
         let now = ids::now();
         let kind = key.kind;
+        let uid = config["metadata"]["uid"].clone();
         let config = &half(kind, write.part, config);
         self.change(|data| {
             let rules = self.rules(data, &key.namespace);
@@ -135,6 +136,15 @@ impl Registry {
                 let object = if write.dry_run { Arc::new(object) } else { data.put(key.clone(), object) };
                 return Ok((object, true));
             };
+            // Where a replacement would be a conflict, a patch sets a field that cannot be changed.
+            if uid.as_str().is_some_and(|uid| !uid.is_empty() && old["metadata"]["uid"] != *uid) {
+                let problem = Problem::Invalid(uid, "field is immutable".to_owned());
+                return Err(Failure::invalid(
+                    kind,
+                    &key.name,
+                    &[FieldError { field: "metadata.uid".to_owned(), problem }],
+                ));
+            }
             let mut object = apply::apply(kind, &old, config, &write.manager, force, &now)?;
             let owners = object["metadata"]["managedFields"].take();
             admit::default(kind, &mut object, &now);

@@ -49,6 +49,9 @@ enum Command {
         /// Print the whole CDI spec instead of its beginning
         #[arg(long)]
         full: bool,
+        /// Divide GPUs: two parts of one, and a whole GPU beside it
+        #[arg(long, value_name = "HOW", value_enum)]
+        mig: Option<demo::Mig>,
     },
     /// Start a node with the plugin and leave it up until Ctrl-C
     Run {
@@ -98,6 +101,9 @@ struct Hardware {
     /// How its NVIDIA driver is installed
     #[arg(long, value_name = "LAYOUT", value_enum, default_value_t = Layout::Debian)]
     layout: Layout,
+    /// Give its GPUs DRM nodes, as the module nvidia-drm does
+    #[arg(long)]
+    drm: bool,
 }
 
 #[derive(Debug, Args)]
@@ -151,10 +157,10 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         }
         Command::Host { hardware, dir } => host(&hardware, &dir, &mut out)?,
         Command::Mig(mig) => mig.run(&mut out)?,
-        Command::Demo { machine, keep, full } => runtime.block_on(async {
+        Command::Demo { machine, keep, full, mig } => runtime.block_on(async {
             let mut signals = Signals::new()?;
             let (node, directory) = signals.or(machine.start()).await?;
-            let running = signals.or(demo::run(&node, &mut out, full)).await?;
+            let running = signals.or(demo::run(&node, mig, &mut out, full)).await?;
             if keep {
                 stay_up(&node, &mut out, &mut signals).await?;
             }
@@ -193,6 +199,7 @@ fn host(hardware: &Hardware, dir: &Path, out: &mut impl Write) -> anyhow::Result
     let library = directory_of_binaries()?.join(Settings::LIBRARY);
     present(&library)?;
     let builder = HostBuilder::new(hardware.topology()?, library).layout(hardware.layout);
+    let builder = if hardware.drm { builder.drm() } else { builder };
     refuse_real_driver(Path::new("/proc"), Path::new("/sys"))?;
     let host = builder.build(dir).context("cannot build the machine")?;
     tell_of_placeholders(host.device_nodes());
@@ -321,7 +328,8 @@ impl Machine {
             ),
         };
         let defaults = Settings::new(topology, &directory_of_binaries()?);
-        let settings = Settings { release: self.release, layout: self.hardware.layout, ..defaults };
+        let Hardware { layout, drm, .. } = self.hardware;
+        let settings = Settings { release: self.release, layout, drm, ..defaults };
         present(&settings.plugin)?;
         present(&settings.library)?;
         let node = Node::start(settings, directory.path()).await?;

@@ -8,39 +8,79 @@ use serde_json::Value;
 /// The mounts of a spec that are shown; the rest is counted.
 const TELLING_MOUNTS: [&str; 3] = ["/libcuda.so", "/libnvidia-ml.so", "/nvidia-smi"];
 
-/// A table of the devices in slices.
+/// A table of the devices in slices: a line for each GPU, and one for the parts of each that share a profile.
 pub(super) fn devices(out: &mut impl Write, slices: &[Value]) -> io::Result<()> {
     for slice in slices {
         let spec = &slice["spec"];
         let pool = &spec["pool"];
         let name = text(&slice["metadata"]["name"]);
         writeln!(out, "{name}: pool {}, generation {}", text(&pool["name"]), pool["generation"])?;
-        writeln!(
-            out,
-            "  {:8}{:7}{:11}{:24}{:14}{:8}{:6}PCIE ROOT",
-            "NAME", "MODEL", "MEMORY", "NVLINK", "DOMAIN", "MIG", "NUMA"
-        )?;
-        for device in spec["devices"].as_array().into_iter().flatten() {
-            let ours = |name: &str| attribute(device, name);
-            let standard = |name: &str| attribute(device, &format!("resource.kubernetes.io/{name}"));
-            let links = match ours("nvlinkLinks").as_str() {
-                "0" => "none".to_owned(),
-                links => format!("{links} links, generation {}", ours("nvlinkVersion")),
-            };
-            let mig = if ours("migCapable") == "true" { "capable" } else { "no" };
+        for set in spec["sharedCounters"].as_array().into_iter().flatten() {
+            let counters = set["counters"].as_object().map_or(0, serde_json::Map::len);
+            writeln!(out, "  {}: {counters} counters, so that parts are not given away twice", text(&set["name"]))?;
+        }
+        let devices = spec["devices"].as_array().map_or(&[][..], Vec::as_slice);
+        let (parts, gpus): (Vec<_>, Vec<_>) = devices.iter().partition(|device| attribute(device, "type") == "mig");
+        if !gpus.is_empty() {
             writeln!(
                 out,
-                "  {:8}{:7}{:11}{links:24}{:14}{mig:8}{:6}{}",
-                text(&device["name"]),
-                ours("model"),
-                text(&device["capacity"]["memory"]["value"]),
-                shorten(&ours("nvlinkDomain")),
-                standard("numaNode"),
-                standard("pcieRoot"),
+                "  {:8}{:7}{:11}{:24}{:14}{:8}{:6}PCIE ROOT",
+                "NAME", "MODEL", "MEMORY", "NVLINK", "DOMAIN", "MIG", "NUMA"
             )?;
         }
+        for device in gpus {
+            gpu(out, device)?;
+        }
+        self::parts(out, &parts)?;
     }
     Ok(())
+}
+
+fn gpu(out: &mut impl Write, device: &Value) -> io::Result<()> {
+    let ours = |name: &str| attribute(device, name);
+    let standard = |name: &str| attribute(device, &format!("resource.kubernetes.io/{name}"));
+    let links = match ours("nvlinkLinks").as_str() {
+        "0" => "none".to_owned(),
+        links => format!("{links} links, generation {}", ours("nvlinkVersion")),
+    };
+    let mig = if ours("migCapable") == "true" { "capable" } else { "no" };
+    writeln!(
+        out,
+        "  {:8}{:7}{:11}{links:24}{:14}{mig:8}{:6}{}",
+        text(&device["name"]),
+        ours("model"),
+        memory(device),
+        shorten(&ours("nvlinkDomain")),
+        standard("numaNode"),
+        standard("pcieRoot"),
+    )
+}
+
+/// Parts of GPUs, in the order of the first of each kind.
+fn parts(out: &mut impl Write, devices: &[&Value]) -> io::Result<()> {
+    let kind =
+        |device: &Value| (attribute(device, "parentUUID"), attribute(device, "profile"), memory(device).to_owned());
+    let mut kinds = Vec::new();
+    for device in devices {
+        if !kinds.contains(&kind(device)) {
+            kinds.push(kind(device));
+        }
+    }
+    for wanted in kinds {
+        let of_kind: Vec<_> = devices.iter().filter(|device| kind(device) == wanted).collect();
+        let [first, .., last] = &of_kind[..] else {
+            let only = of_kind.first().map_or("", |device| text(&device["name"]));
+            writeln!(out, "  {:14}{:11}{only}", wanted.1, wanted.2)?;
+            continue;
+        };
+        let (first, last, count) = (text(&first["name"]), text(&last["name"]), of_kind.len());
+        writeln!(out, "  {:14}{:11}{first} to {last}: {count} places", wanted.1, wanted.2)?;
+    }
+    Ok(())
+}
+
+fn memory(device: &Value) -> &str {
+    text(&device["capacity"]["memory"]["value"])
 }
 
 /// The beginning of a CDI spec: all devices, all of a kind in one line, and as many mounts as explain the rest.
