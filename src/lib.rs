@@ -30,6 +30,7 @@ pub mod cdi;
 pub mod claim;
 pub mod cluster;
 pub mod device;
+pub mod health;
 pub mod host;
 pub mod http;
 pub mod inventory;

@@ -17,12 +17,14 @@
 //! name, strings that are not UTF-8, functions that this driver does not have.
 
 pub mod error;
+pub mod events;
 mod fabric;
 pub mod gpu;
 mod link;
 mod mig;
 mod notes;
 pub mod partition;
+pub mod probe;
 mod raw;
 pub mod session;
 
