@@ -13,6 +13,7 @@
 //!     cluster     EDGE Kubernetes API: claims, slices
 //!  3  inventory   NVML + sysfs → devices; names that stay on their GPU
 //!     claim       allocation → plan (pure)
+//!     health      verdicts on devices (pure; nothing acts on them yet)
 //!  2  nvml        EDGE NVML: the only unsafe code
 //!     cdi         container device specs
 //!     slice       devices → ResourceSlices (pure)
