@@ -201,7 +201,9 @@ mod tests {
         let mut offer = rig.offer().await;
         let listed = || rig.modes.read().unwrap();
         let both = BTreeSet::from([mk_uuid(0), mk_uuid(1)]);
-        both.iter().for_each(|gpu| rig.modes.add(gpu).unwrap());
+        for gpu in &both {
+            rig.modes.add(gpu).unwrap();
+        }
         for enabled in [false, true, false] {
             offer.strike_out(Arc::new(mk_dynamic(enabled))).await;
             assert_eq!(listed(), both);

@@ -68,9 +68,9 @@ impl Remnant {
         let named: Vec<_> = texts.filter_map(|text| GpuUuid::parse(text).ok()).collect();
         let parts = parts(bytes);
         let is_all = lists_all_devices(bytes);
-        let names = |gpu: &GpuUuid| named.iter().filter(|named| *named == gpu).count();
+        let times = |gpu: &GpuUuid| named.iter().filter(|named| *named == gpu).count();
         let has_only_parts =
-            |gpu: &GpuUuid| is_all && parts.iter().filter(|part| part.gpu == *gpu).count() == names(gpu);
+            |gpu: &GpuUuid| is_all && parts.iter().filter(|part| part.gpu == *gpu).count() == times(gpu);
         let whole = named.iter().filter(|gpu| !has_only_parts(gpu)).cloned().collect();
         Self { name, gpus: named.into_iter().collect(), whole, parts, is_newer: false }
     }
