@@ -26,7 +26,7 @@ use crate::args::DynamicMig;
 use crate::device::attribute::Form;
 use crate::device::{DeviceName, Gpu, GpuUuid, LeftOut, Node, Partitioning, Place};
 use crate::host::{Roots, pci};
-use crate::nvml::gpu::{self, Facts, Scan};
+use crate::nvml::gpu::{self, Facts, Lasting, Scan};
 use crate::nvml::{self, Session};
 use crate::slice;
 
@@ -69,6 +69,8 @@ pub struct Inventory {
     partitioner: Partitioner,
     /// What the last look read, for facts that the next one cannot.
     last: Arc<Scan>,
+    /// What of `current` cannot be published.
+    unpublished: Vec<LeftOut>,
     reported: Reported,
     current: watch::Sender<Option<Arc<Node>>>,
     looked: watch::Sender<Option<SystemTime>>,
@@ -113,9 +115,11 @@ pub async fn discover(
         let places: Vec<_> = scan.gpus.iter().map(|gpu| (place(gpu), node(gpu))).collect();
         Ok((scan, places))
     };
-    let (scan, places) = session.call("read the GPUs", LOOK_WITHIN, look).await?;
+    let answer = session.call("read the GPUs", LOOK_WITHIN, look).await;
+    // What could not be asked may have changed since.
+    let (scan, places) = answer.inspect_err(|_| Arc::make_mut(last).until_all = 0)?;
     *last = Arc::new(scan.clone());
-    let Scan { driver, gpus, mut left_out } = scan;
+    let Scan { driver, gpus, mut left_out, until_all: _ } = scan;
 
     let minors: Vec<_> = gpus.iter().map(|gpu| (gpu.uuid.clone(), gpu.minor)).collect();
     names.assign(&minors);
@@ -176,21 +180,8 @@ fn keep_known(node: &mut Node, before: &Node, unseen: &BTreeSet<GpuUuid>) {
 }
 
 fn with_place(facts: Facts, name: DeviceName, place: Place, has_node: bool) -> Gpu {
-    let Facts {
-        uuid,
-        minor,
-        pci,
-        product_name,
-        brand,
-        architecture,
-        cuda_compute_capability,
-        memory_bytes,
-        addressing_mode,
-        mig,
-        links,
-        fabric,
-        ..
-    } = facts;
+    let Facts { uuid, minor, pci, lasting, memory_bytes, mig, links, fabric, .. } = facts;
+    let Lasting { product_name, brand, architecture, cuda_compute_capability, addressing_mode } = lasting;
     Gpu {
         name,
         uuid,
@@ -219,10 +210,12 @@ impl Inventory {
         let (current, looked, failure) = (watch::Sender::new(None), watch::Sender::new(None), watch::Sender::new(None));
         let (form, last, reported) = (Form::default(), Arc::default(), Reported::default());
         let partitioner = Partitioner::default();
-        Self { session, roots, names, form, partitioner, last, reported, current, looked, failure }
+        let unpublished = Vec::new();
+        Self { session, roots, names, form, partitioner, last, unpublished, reported, current, looked, failure }
     }
 
-    /// Says in which form attributes are published, so that what does not fit into it is reported.
+    /// Says in which form attributes are published, so that what does not fit into it is reported. To be said before the
+    /// first look.
     pub fn published_in(&mut self, form: Form) {
         self.form = form;
     }
@@ -285,20 +278,21 @@ impl Inventory {
         if self.failure.send_if_modified(|failure| failure.take().is_some()) {
             tracing::info!("NVML answers again");
         }
-        left_out.extend(slice::left_out(self.form, &node));
+        let has_changed = self.current.borrow().as_deref() != Some(&node);
+        if has_changed {
+            self.unpublished = slice::left_out(self.form, &node);
+        }
+        left_out.extend(self.unpublished.iter().cloned());
         self.reported.log(left_out);
-        self.current.send_if_modified(|current| {
-            if current.as_deref() == Some(&node) {
-                return false;
-            }
-            if current.as_ref().is_some_and(|before| before.without_instances() == node.without_instances()) {
+        if has_changed {
+            let before = self.current.borrow().clone();
+            if before.is_some_and(|before| before.without_instances() == node.without_instances()) {
                 tracing::debug!("GPU instances have come or gone");
             } else {
                 tracing::info!(gpus = node.gpus.len(), driver = node.driver.version, "the node's GPUs have changed");
             }
-            *current = Some(Arc::new(node));
-            true
-        });
+            self.current.send_replace(Some(Arc::new(node)));
+        }
         self.looked.send_replace(Some(SystemTime::now()));
         true
     }

@@ -15,7 +15,7 @@
 //! * A repeat answers what the first answered, and has no effect but to mend what is missing. While a GPU of the claim is
 //!   gone, it fails, and what was answered leads nowhere: see `Machine::restore`.
 //! * A record that cannot be used costs its claim alone, and its claim keeps the GPUs that it names.
-//! * Unprepare needs nothing but the record, and leaves alone what only a newer version can take back.
+//! * Unprepare needs nothing but the record, and NVML if MIG devices were made for the claim. It leaves alone what only a newer version can take back.
 //! * A prepare whose claim is unprepared before its turn has come does nothing, however late it is.
 //! * What may pass by itself is waited out within 30 s, without a lock, a thread or a file; what may not is answered at
 //!   once. An unprepare ends the wait.
@@ -194,7 +194,7 @@ impl Preparer {
         let locks = Locks::new(Arc::clone(machine.siblings()));
         let shared = Shared {
             machine,
-            partitioner: Partitioner::new(session, modes),
+            partitioner: Partitioner::new(session, modes, locks.clone()),
             views,
             attempts: Attempts::default(),
             locks,

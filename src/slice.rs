@@ -64,7 +64,7 @@ pub type Counters = BTreeMap<String, u64>;
 /// Why a device is not to be used, or what to know of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Taint {
-    /// A label's name, in the driver's domain.
+    /// A label's name; one without a domain is in the driver's.
     pub key: String,
     /// A label's value: letters, digits, `-`, `_` and `.`. May be empty.
     pub value: String,

@@ -13,6 +13,7 @@ use gpu_dra_plugin::device::attribute::{Form, Value};
 use gpu_dra_plugin::device::{AddressingMode, Fabric, Gpu, LeftOut, Partitioning};
 use gpu_dra_plugin::host::Roots;
 use gpu_dra_plugin::inventory::{Discovery, Inventory, MigModes, NameMap, Views, discover};
+use gpu_dra_plugin::nvml::gpu::ALL_EVERY;
 use gpu_dra_plugin::nvml::{self, Code, Session};
 use gpu_dra_plugin::slice::{Device, left_out, pool};
 use tempfile::TempDir;
@@ -372,6 +373,80 @@ async fn where_a_link_leads_is_asked_once_for_as_long_as_it_is_up() {
 }
 
 #[tokio::test]
+async fn what_lasts_is_asked_for_now_and_then_and_after_anything_that_went_wrong() {
+    let lasting = [
+        "nvmlSystemGetCudaDriverVersion_v2",
+        "nvmlDeviceGetName 0",
+        "nvmlDeviceGetBrand 0",
+        "nvmlDeviceGetArchitecture 0",
+        "nvmlDeviceGetCudaComputeCapability 0",
+        "nvmlDeviceGetAddressingMode 0",
+    ];
+    let changing = ["nvmlDeviceGetUUID 0", "nvmlDeviceGetMemoryInfo_v2 0", "nvmlDeviceGetMigMode 0"];
+    let mut machine = Machine::builtin("dgx-h100");
+    let (mut inventory, Views { current, .. }) = machine.inventory();
+    let log = machine.host.node().calls_path();
+    // Whether a look that succeeds, or not, asks for all that lasts; none asks for a part of it.
+    let mut asks = async |succeeds| {
+        fs::write(&log, "").unwrap();
+        assert_eq!(inventory.look().await, succeeds);
+        let log = fs::read_to_string(&log).unwrap();
+        let asked = |calls: &[&str]| calls.iter().filter(|call| log.lines().any(|line| line == **call)).count();
+        assert_eq!(asked(&changing), if succeeds { changing.len() } else { 0 });
+        match asked(&lasting) {
+            0 => false,
+            all if all == lasting.len() => true,
+            _ => panic!("{log}"),
+        }
+    };
+    assert!(asks(true).await);
+    let first = current.borrow().clone();
+    for _ in 0..2 {
+        for _ in 1..ALL_EVERY {
+            assert!(!asks(true).await);
+        }
+        assert!(asks(true).await);
+    }
+    assert!(!asks(true).await);
+
+    machine.fail(vec![fault("nvmlDeviceGetMigMode", Some(3), 999)]);
+    assert!(!asks(true).await);
+    machine.fail(vec![]);
+    assert!(asks(true).await, "a query has failed");
+    assert!(!asks(true).await);
+
+    machine.fail(vec![fault("nvmlDeviceGetCount", None, 999)]);
+    assert!(!asks(false).await);
+    machine.fail(vec![]);
+    assert!(asks(true).await, "a look has failed");
+    assert!(!asks(true).await);
+    assert_eq!(*current.borrow(), first);
+
+    machine.host.upgrade_driver("590.44.01").unwrap();
+    assert!(!asks(false).await);
+    assert!(asks(true).await, "it is another driver's");
+    assert!(!asks(true).await);
+}
+
+#[tokio::test]
+async fn numbers_that_are_no_links_are_asked_about_no_more_often_than_what_lasts() {
+    for (name, links) in [("dgx-h100", 8 * 18), ("one-gpu", 12), ("l40s-8gpu", 0)] {
+        let machine = Machine::builtin(name);
+        let (mut inventory, _) = machine.inventory();
+        let log = machine.host.node().calls_path();
+        let mut asked = Vec::new();
+        for _ in 0..=ALL_EVERY {
+            fs::write(&log, "").unwrap();
+            assert!(inventory.look().await);
+            asked.push(fs::read_to_string(&log).unwrap().matches("nvmlDeviceGetNvLinkState").count());
+        }
+        let all = 36 * machine.host.topology().gpus.len();
+        assert_eq!((asked[0], asked[ALL_EVERY as usize]), (all, all), "{name}");
+        assert!(asked[1..ALL_EVERY as usize].iter().all(|count| *count == links), "{name}: {asked:?}");
+    }
+}
+
+#[tokio::test]
 async fn an_instance_that_an_administrator_makes_is_news_and_a_gpu_of_the_plugin_stays_whole() {
     let machine = Machine::builtin("dgx-h100");
     let (mut inventory, Views { current, .. }) = machine.inventory();
@@ -552,7 +627,9 @@ async fn a_fact_that_is_no_longer_supported_goes() {
     let (mut inventory, Views { current, .. }) = machine.inventory();
     assert!(inventory.look().await);
     machine.fail(vec![fault("nvmlDeviceGetBrand", Some(3), 3), fault("nvmlDeviceGetAddressingMode", Some(3), 3)]);
-    assert!(inventory.look().await);
+    for _ in 0..ALL_EVERY {
+        assert!(inventory.look().await);
+    }
     let gpu = current.borrow().as_ref().unwrap().gpus[3].clone();
     assert_eq!((gpu.brand, gpu.addressing_mode), (None, None));
 }

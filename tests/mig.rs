@@ -356,11 +356,13 @@ async fn a_look_asks_for_no_more_than_can_have_changed() {
         }
         let first = machine.scan(&Arc::default()).await;
         let (cold, second) = (machine.calls(), machine.scan(&first).await);
-        assert_eq!(second, first);
+        assert_eq!(second.gpus, first.gpus);
         figures.push((cold, machine.calls()));
     }
     println!("NVML calls of a first and of a later look: {figures:?}");
     let [(_, off), (_, empty), (_, full)] = figures[..] else { panic!("{figures:?}") };
+    // The driver and the count; of each GPU: handle, UUID, minor, address, memory, mode, fabric and links.
+    assert_eq!(off, 2 + 8 * (7 + 18));
     assert_eq!(empty - off, 8 * 7, "one list for each profile");
     // Two infos and a list for each; the GPU's count, and two ids and a UUID by a handle for each.
     assert_eq!(full - empty, 8 * (7 * 3 + 1 + 7 * 4));

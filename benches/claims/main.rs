@@ -16,6 +16,7 @@ mod burst;
 mod crowd;
 mod floor;
 mod machine;
+mod mig;
 mod node;
 mod process;
 mod report;
@@ -63,6 +64,8 @@ enum Section {
     Burst,
     /// One claim beside many others that are prepared
     Crowd,
+    /// Claims of MIG devices that are made for them, on all GPUs at once
+    Mig,
     /// Memory, threads, idle CPU, start and restart
     Process,
 }
@@ -86,6 +89,7 @@ fn main() -> anyhow::Result<()> {
                 Section::Floor => floor::measure(&setup, if quick { 200 } else { 2000 }).await,
                 Section::Burst => burst::measure(&setup, machine.cores, if quick { 5 } else { 40 }).await,
                 Section::Crowd => crowd::measure(&setup, if quick { 50 } else { 400 }).await,
+                Section::Mig => mig::measure(&setup, if quick { 1 } else { 4 }).await,
                 Section::Process => process::measure(&setup, quick).await,
             }
         });

@@ -81,8 +81,16 @@ impl Setup {
 
     /// As [`node`](Self::node), on another machine.
     pub(crate) async fn node_of(&self, topology: Topology) -> anyhow::Result<BenchNode> {
+        self.node_with(topology, &[]).await
+    }
+
+    /// As [`node_of`](Self::node_of), with more arguments for the plugin.
+    pub(crate) async fn node_with(&self, topology: Topology, arguments: &[&str]) -> anyhow::Result<BenchNode> {
         let (node, directory) = self.machine(topology).await?;
-        let plugin = node.start_ready_plugin().await?;
+        let mut settings = node.plugin_settings();
+        settings.args.extend(arguments.iter().copied().map(str::to_owned));
+        let mut plugin = Plugin::start(&settings)?;
+        plugin.wait_until_ready().await?;
         let dra = Connection::dial(&node.plugin_dir().join("dra.sock")).await?;
         Ok(BenchNode { node, plugin, dra, _directory: directory })
     }

@@ -37,19 +37,20 @@ mod known;
 mod metrics;
 mod pauses;
 mod report;
+mod requests;
 mod watching;
 
 use std::time::Duration;
 
-use http::{Method, StatusCode};
+use http::StatusCode;
 use serde_json::Value;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 
+use super::Cluster;
 use super::request::RequestError;
 use super::slices::{self, Adopted, Change, Owner, Plan, Started};
 use super::version::Version;
-use super::{Cluster, wire};
 use crate::slice::fallback::{self, Extras};
 use crate::slice::{Pool, Slice};
 use budget::{Budget, DRY_RUNS, WINDOW, WRITES};
@@ -59,6 +60,7 @@ use metrics::{Outcome, Verb, Write};
 use pauses::{AFTER_CUT, AFTER_DISTURBANCE, AFTER_ERROR, AFTER_SUPERSEDED, HARMLESS, Pauses, QUIET};
 pub use report::Published;
 use report::Report;
+use requests::Listed;
 use watching::{Cuts, Wake};
 
 /// Publishes the pool of one node.
@@ -95,13 +97,6 @@ struct Watches {
     cuts: Cuts,
     /// After watches that broke.
     pauses: Pauses,
-}
-
-/// A list of slices, in the shape of `v1`.
-struct Listed {
-    version: Version,
-    resource_version: String,
-    slices: Vec<Value>,
 }
 
 // === impl Publisher ===
@@ -274,7 +269,7 @@ impl Publisher {
     async fn look(&mut self, wanted: &Pool, may_yield: bool) -> Result<Look, RequestError> {
         self.adopted.keep(wanted.slices.len());
         self.count_altered();
-        let listed = self.list().await?;
+        let listed = self.cluster.list_slices().await?;
         self.known.speaks(listed.version);
         let (pool, plan) = loop {
             let pool = fallback::without(wanted, self.known.lost());
@@ -310,7 +305,7 @@ impl Publisher {
                 return Ok(Some(Look::Throttled(pause)));
             }
             self.dry_runs.spend(Instant::now());
-            let is_loss = match self.send(version, change, true).await {
+            let is_loss = match self.cluster.send_change(version, change, true).await {
                 Ok(answer) => self.known.answered(slice, slices::lost(change.body(), &answer)),
                 Err(error) if self.known.loses(known::refused(slice, &error)) => true,
                 // An admission webhook knows no dry runs. It refuses the others as well, and the writes will tell.
@@ -371,30 +366,10 @@ impl Publisher {
         slices::changes(existing, &slices::desired(pool, &owner), &self.adopted)
     }
 
-    async fn list(&self) -> Result<Listed, RequestError> {
-        let version = self.cluster.negotiated.get(&self.cluster.requests).await?;
-        let path = version.path(&format!("resourceslices?{}", self.cluster.selector()));
-        let mut list = self.cluster.served(version, self.cluster.requests.get(&path).await)?;
-        let resource_version = list["metadata"]["resourceVersion"].as_str().map(str::to_owned);
-        let Value::Array(items) = list["items"].take() else {
-            return Err(RequestError::Missing("list of items"));
-        };
-        // What stands between us and the server may not know the selector, and what is not ours must not be deleted.
-        let is_ours = |slice: &Value| {
-            slice["spec"]["driver"] == *self.cluster.driver && slice["spec"]["nodeName"] == *self.cluster.node
-        };
-        let slices = items.into_iter().map(|item| wire::from_wire(version, item)).filter(is_ours);
-        Ok(Listed {
-            version,
-            resource_version: resource_version.ok_or(RequestError::Missing("resource version"))?,
-            slices: slices.collect(),
-        })
-    }
-
     /// True if the server does not keep all extras of the slice.
     async fn write(&mut self, version: Version, change: &Change, slice: Option<&Slice>) -> Result<bool, RequestError> {
         self.writes.spend(Instant::now());
-        let result = self.send(version, change, false).await;
+        let result = self.cluster.send_change(version, change, false).await;
         let verb = Verb::of(change);
         let gone = verb == Verb::delete && result.as_ref().is_err_and(RequestError::is_object_missing);
         let outcome = if gone { Outcome::ok } else { Outcome::of(&result) };
@@ -417,47 +392,8 @@ impl Publisher {
         Ok(false)
     }
 
-    /// Makes the request for a change. The answer to one that is not a deletion is a slice in the shape of `v1`.
-    async fn send(&self, version: Version, change: &Change, dry_run: bool) -> Result<Value, RequestError> {
-        let path = |name: &str| version.path(&format!("resourceslices/{name}"));
-        let (method, mut path, body) = match change {
-            Change::Delete { name, options } => (Method::DELETE, path(name), options.clone()),
-            Change::Update { name, object, .. } => (Method::PUT, path(name), wire::to_wire(version, object.clone())),
-            Change::Create { object, .. } => {
-                (Method::POST, version.path("resourceslices"), wire::to_wire(version, object.clone()))
-            }
-        };
-        if dry_run {
-            path.push_str("?dryRun=All");
-        }
-        let answer = self.cluster.served(version, self.cluster.requests.send(method, &path, Some(&body)).await)?;
-        Ok(wire::from_wire(version, answer))
-    }
-
     fn count_altered(&self) {
         self.metrics.altered.set(i64::try_from(self.adopted.count()).unwrap_or(i64::MAX));
-    }
-}
-
-// === impl Cluster ===
-
-impl Cluster {
-    /// What selects this driver's slices of this node. Without the node, every plugin would watch the whole cluster.
-    fn selector(&self) -> String {
-        format!("fieldSelector=spec.nodeName%3D{},spec.driver%3D{}", self.node, self.driver)
-    }
-
-    /// Forgets the version that was negotiated when the server turns out not to serve it any more.
-    fn served<T>(&self, version: Version, result: Result<T, RequestError>) -> Result<T, RequestError> {
-        if result.as_ref().is_err_and(RequestError::is_path_missing) {
-            self.negotiated.forget(version);
-        }
-        result
-    }
-
-    async fn node_uid(&self) -> Result<String, RequestError> {
-        let node = self.requests.get(&format!("/api/v1/nodes/{}", self.node)).await?;
-        node["metadata"]["uid"].as_str().map(str::to_owned).ok_or(RequestError::Missing("UID of the node"))
     }
 }
 

@@ -108,7 +108,7 @@ struct Existing<'a> {
 /// The slices of a pool, without the generation.
 pub fn desired(pool: &Pool, owner: &Owner) -> Vec<Value> {
     let object = |(index, slice): (usize, &Slice)| {
-        let mut spec = object::content(slice);
+        let mut spec = object::content(slice, &owner.driver);
         spec.insert("driver".into(), owner.driver.as_str().into());
         spec.insert("nodeName".into(), owner.node.as_str().into());
         spec.insert("pool".into(), json!({ "name": pool.name, "resourceSliceCount": pool.slices.len() }));

@@ -4,6 +4,8 @@
 //! nothing, and costs nothing else: a GPU is worth publishing without its brand. Three facts it cannot do without: the
 //! UUID (who it is), the minor (its device node) and the PCI address (its place). A fourth it must not do without is the
 //! MIG mode: nobody can use a GPU in MIG mode as a whole. Without one of them the GPU is left out, and the others stay.
+//!
+//! What lasts for as long as a driver is loaded, or what is likely to, is asked for now and then only: see [`Lasting`].
 
 use std::collections::BTreeMap;
 
@@ -17,6 +19,10 @@ use super::notes::Notes;
 use super::raw::{self, Handle};
 use crate::device::{AddressingMode, Driver, GpuUuid, LeftOut, Link, Mig, PciAddress, Peer};
 
+/// After how many scans everything is read again, where nothing went wrong in between. That is within a minute, as links
+/// that come where there were none have to show.
+pub const ALL_EVERY: u32 = 5;
+
 /// All GPUs, in the order of their NVML index.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Scan {
@@ -26,6 +32,8 @@ pub struct Scan {
     pub gpus: Vec<Facts>,
     /// What could not be read, and why.
     pub left_out: Vec<LeftOut>,
+    /// How many scans may follow until one reads everything.
+    pub until_all: u32,
 }
 
 /// What NVML knows of one GPU; see [`device::Gpu`](crate::device::Gpu) for the meaning of each.
@@ -35,18 +43,39 @@ pub struct Facts {
     pub uuid: GpuUuid,
     pub minor: u32,
     pub pci: PciAddress,
-    pub product_name: Option<String>,
-    pub brand: Option<&'static str>,
-    pub architecture: Option<&'static str>,
-    pub cuda_compute_capability: Option<(u32, u32)>,
+    pub lasting: Lasting,
+    /// Asked for each time, as a sign of life: a GPU without NVLinks and MIG answers nothing else from its own hardware.
     pub memory_bytes: Option<u64>,
-    pub addressing_mode: Option<AddressingMode>,
     pub mig: Mig,
     /// Of what kinds compute instances can be, by the profile of their GPU instance.
     pub(super) compute: Compute,
     /// By link number: a link that cannot be read stays what it was.
     pub links: BTreeMap<u32, Link>,
+    /// From this number on there are no links.
+    pub(super) link_numbers: u32,
     pub fabric: Registration,
+}
+
+/// What stays as it is for as long as the same driver is loaded. Scans that follow one in which nothing failed take it
+/// from there, up to [`ALL_EVERY`] of them: it is a third of all calls of a scan.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the fields are those of device::Gpu")]
+pub struct Lasting {
+    pub product_name: Option<String>,
+    pub brand: Option<&'static str>,
+    pub architecture: Option<&'static str>,
+    pub cuda_compute_capability: Option<(u32, u32)>,
+    pub addressing_mode: Option<AddressingMode>,
+}
+
+/// What the last scan knew of a GPU.
+#[derive(Clone, Copy)]
+pub(super) struct Before<'a> {
+    pub(super) facts: Option<&'a Facts>,
+    /// Of the driver that is loaded now.
+    pub(super) same_driver: bool,
+    /// What lasts is not asked for again.
+    pub(super) lasts: bool,
 }
 
 /// Reads all GPUs. What fails to be read stays what it was in the last scan.
@@ -57,13 +86,22 @@ pub struct Facts {
 pub fn scan(nvml: &Nvml, last: &Scan) -> Result<Scan, Error> {
     let mut scan = Scan::default();
     let mut notes = Notes::new("the driver".to_owned());
-    scan.driver = Driver {
-        version: notes.fact("version", raw::driver_version(nvml), last.driver.version.clone())?,
-        cuda_version: notes.fact("CUDA version", raw::cuda_version(nvml), last.driver.cuda_version)?,
+    let version = notes.fact("version", raw::driver_version(nvml), last.driver.version.clone())?;
+    let same_driver = last.driver.version == version;
+    let lasts = same_driver && last.until_all > 0 && last.left_out.is_empty();
+    let cuda_version = match last.driver.cuda_version {
+        known if lasts => known,
+        known => notes.fact("CUDA version", raw::cuda_version(nvml), known)?,
     };
+    scan.driver = Driver { version, cuda_version };
+    scan.until_all = if lasts { last.until_all - 1 } else { ALL_EVERY - 1 };
     scan.left_out = notes.left_out;
     for index in 0..raw::device_count(nvml)? {
-        let found = Handle::by_index(nvml, index).and_then(|gpu| read(&gpu, last, &scan.driver));
+        let found = Handle::by_index(nvml, index).and_then(|gpu| {
+            let uuid = uuid(&gpu)?;
+            let facts = last.gpus.iter().find(|facts| facts.uuid == uuid);
+            read(&gpu, uuid, Before { facts, same_driver, lasts })
+        });
         match found {
             Ok((facts, left_out)) => {
                 scan.gpus.push(facts);
@@ -77,48 +115,43 @@ pub fn scan(nvml: &Nvml, last: &Scan) -> Result<Scan, Error> {
 }
 
 /// Reads one GPU. Fails where the GPU cannot be used at all, or the library is stale.
-fn read(gpu: &Handle<'_>, last: &Scan, driver: &Driver) -> Result<(Facts, Vec<LeftOut>), Error> {
-    let uuid = uuid(gpu)?;
-    let same_driver = last.driver.version == driver.version;
-    let last = last.gpus.iter().find(|facts| facts.uuid == uuid);
+fn read(gpu: &Handle<'_>, uuid: GpuUuid, before: Before<'_>) -> Result<(Facts, Vec<LeftOut>), Error> {
     let mut notes = Notes::new(uuid.to_string());
-    let architecture = notes.fact("architecture", known_architecture(gpu), last.and_then(|last| last.architecture))?;
-    let mut links = link::read(gpu, architecture, last.map(|last| &last.links), &mut notes)?;
-    let last_fabric = last.map(|last| last.fabric.clone());
+    let known = before.facts.filter(|_| before.lasts);
+    let lasting = match known {
+        Some(known) => known.lasting.clone(),
+        None => lasting(gpu, before.facts.map(|facts| &facts.lasting), &mut notes)?,
+    };
+    let numbers = known.map_or(link::MAX_LINKS, |known| known.link_numbers);
+    let last_links = before.facts.map(|facts| &facts.links);
+    let (mut links, link_numbers) = link::read(gpu, lasting.architecture, numbers, last_links, &mut notes)?;
+    let last_fabric = before.facts.map(|facts| facts.fabric.clone());
     let fabric = notes.feature("NVLink fabric", gpu.fabric().map(registration), last_fabric)?.unwrap_or_default();
     if fabric.keeps_out {
         links.values_mut().filter(|link| link.peer == Peer::Switch).for_each(|link| link.peer = Peer::Other);
     }
-    let memory_bytes = notes.fact("memory size", gpu.memory(), last.and_then(|last| last.memory_bytes))?;
-    let (mig, compute) = mig::read(gpu, memory_bytes, last, same_driver, &mut notes)?;
-    let facts = Facts {
-        minor: gpu.minor()?,
-        pci: pci(gpu)?,
-        product_name: notes.fact("product name", gpu.name(), last.and_then(|last| last.product_name.clone()))?,
-        brand: notes.fact("brand", known_brand(gpu), last.and_then(|last| last.brand))?,
-        architecture,
-        cuda_compute_capability: notes.fact(
-            "CUDA compute capability",
-            compute_capability(gpu),
-            last.and_then(|last| last.cuda_compute_capability),
-        )?,
-        memory_bytes,
-        addressing_mode: notes.feature(
-            "addressing mode",
-            addressing_mode(gpu),
-            last.and_then(|last| last.addressing_mode),
-        )?,
-        mig,
-        compute,
-        links,
-        fabric,
-        uuid,
-    };
+    let last_memory = before.facts.and_then(|facts| facts.memory_bytes);
+    let memory_bytes = notes.fact("memory size", gpu.memory(), last_memory)?;
+    let (mig, compute) = mig::read(gpu, memory_bytes, before, &mut notes)?;
+    let (minor, pci) = (gpu.minor()?, pci(gpu)?);
     if notes.lost {
         // One query that says "lost" costs its fact. A GPU that cannot even say who it is any more is gone.
         gpu.uuid()?;
     }
+    let facts = Facts { uuid, minor, pci, lasting, memory_bytes, mig, compute, links, link_numbers, fabric };
     Ok((facts, notes.left_out))
+}
+
+fn lasting(gpu: &Handle<'_>, last: Option<&Lasting>, notes: &mut Notes) -> Result<Lasting, Error> {
+    let last_capability = last.and_then(|last| last.cuda_compute_capability);
+    let last_mode = last.and_then(|last| last.addressing_mode);
+    Ok(Lasting {
+        product_name: notes.fact("product name", gpu.name(), last.and_then(|last| last.product_name.clone()))?,
+        brand: notes.fact("brand", known_brand(gpu), last.and_then(|last| last.brand))?,
+        architecture: notes.fact("architecture", known_architecture(gpu), last.and_then(|last| last.architecture))?,
+        cuda_compute_capability: notes.fact("CUDA compute capability", compute_capability(gpu), last_capability)?,
+        addressing_mode: notes.feature("addressing mode", addressing_mode(gpu), last_mode)?,
+    })
 }
 
 fn uuid(gpu: &Handle<'_>) -> Result<GpuUuid, Error> {

@@ -8,29 +8,31 @@ use super::raw::Handle;
 use crate::device::{Link, PciAddress, Peer};
 
 /// `NVML_NVLINK_MAX_LINKS` of nvml.h 13.5. Older libraries end the count themselves, with INVALID_ARGUMENT.
-const MAX_LINKS: u32 = 36;
+pub(super) const MAX_LINKS: u32 = 36;
 
 /// `nvmlIntNvLinkDeviceType_t`
 const TYPE_GPU: u32 = 0;
 const TYPE_SWITCH: u32 = 2;
 
-/// Reads all links, by number. A link whose state cannot be read is what it was in the `last` scan, and down where that
-/// did not know either. Fails only for a stale library.
+/// Reads the links below `numbers`, by number, and from which number on there are none. A link whose state cannot be read
+/// is what it was in the `last` scan, and down where that did not know either. Fails only for a stale library.
 pub(super) fn read(
     gpu: &Handle<'_>,
     architecture: Option<&'static str>,
+    numbers: u32,
     last: Option<&BTreeMap<u32, Link>>,
     notes: &mut Notes,
-) -> Result<BTreeMap<u32, Link>, Error> {
-    let mut links = BTreeMap::new();
-    for number in 0..MAX_LINKS {
+) -> Result<(BTreeMap<u32, Link>, u32), Error> {
+    let (mut links, mut end) = (BTreeMap::new(), 0);
+    for number in 0..numbers {
         let was_up = last.map(|links| links.contains_key(&number));
         let last = last.and_then(|links| links.get(&number));
         let state = gpu.link_is_up(number);
         match &state {
             Err(Error::Symbol { .. }) => break,
             Err(error) if error.code() == Some(Code::INVALID_ARGUMENT) => break,
-            _ => {}
+            Err(error) if error.is_absent() => {}
+            _ => end = number + 1,
         }
         if notes.feature("NVLink state", state, was_up)? == Some(true) {
             let version = match architecture.and_then(generation) {
@@ -45,7 +47,7 @@ pub(super) fn read(
             links.insert(number, Link { version, peer });
         }
     }
-    Ok(links)
+    Ok((links, end))
 }
 
 /// An architecture has one generation of NVLink. It is the better source: `nvmlDeviceGetNvLinkVersion` is documented to

@@ -12,7 +12,7 @@
 use std::collections::BTreeMap;
 
 use super::error::{Code, Error};
-use super::gpu::Facts;
+use super::gpu::Before;
 use super::notes::Notes;
 use super::raw::{self, ComputeProfile, GpuInstanceInfo, Handle, ProfileInfo};
 use crate::device::MigUuid;
@@ -38,10 +38,10 @@ const MAX_COMPUTE_PROFILES: u32 = 16;
 pub(super) fn read(
     gpu: &Handle<'_>,
     memory_bytes: Option<u64>,
-    last: Option<&Facts>,
-    same_driver: bool,
+    before: Before<'_>,
     notes: &mut Notes,
 ) -> Result<(Mig, Compute), Error> {
+    let Before { facts: last, same_driver, lasts } = before;
     let mode = match (gpu.mig_mode(), last) {
         (Err(error), None) if !error.is_absent() => return Err(error),
         (answer, last) => {
@@ -50,9 +50,10 @@ pub(super) fn read(
         }
     };
     let Some(enabled) = mode else { return Ok((Mig::default(), Compute::new())) };
-    let resetless = notes
-        .feature("way to switch the MIG mode", is_resetless(gpu), last.map(|last| last.mig.resetless))?
-        .unwrap_or_default();
+    let resetless = match last.filter(|last| last.mig.capable).map(|last| last.mig.resetless) {
+        Some(known) if lasts => known,
+        known => notes.feature("way to switch the MIG mode", is_resetless(gpu), known)?.unwrap_or_default(),
+    };
 
     let known = last.map(|last| last.mig.profiles.clone()).filter(|profiles| !profiles.is_empty());
     let unchanged = last.is_some_and(|last| last.memory_bytes == memory_bytes && last.mig.enabled == enabled);

@@ -73,6 +73,11 @@ impl<'n> Partitions<'n> {
         Ok(Self { gpu: Handle::by_uuid(nvml, gpu)? })
     }
 
+    /// `<minor>` of `/dev/nvidia<minor>` now. It can change with the mode.
+    pub fn minor(&self) -> Result<u32, Error> {
+        self.gpu.minor()
+    }
+
     /// Whether MIG mode is on now.
     pub fn mode(&self) -> Result<bool, Error> {
         self.gpu.mig_mode()

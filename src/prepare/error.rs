@@ -83,7 +83,7 @@ pub enum Error {
         uuid: MigUuid,
     },
     /// NVML could not make, find or destroy a part of a GPU.
-    #[error("{0}")]
+    #[error("{}", with_causes(.0))]
     Partition(nvml::Error),
     /// Whose doing MIG mode is could not be stored.
     #[error("{}", with_causes(.0))]
@@ -128,6 +128,18 @@ pub(super) enum Remedy {
 }
 
 // === impl Error ===
+
+impl From<nvml::Error> for Error {
+    fn from(error: nvml::Error) -> Self {
+        Self::Partition(error)
+    }
+}
+
+impl From<MigModesError> for Error {
+    fn from(error: MigModesError) -> Self {
+        Self::Modes(error)
+    }
+}
 
 impl From<LockError> for Error {
     fn from(error: LockError) -> Self {

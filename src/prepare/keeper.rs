@@ -8,9 +8,11 @@
 //!
 //! Minors move when a GPU goes or comes back, a driver's files change when it is upgraded, and the kernel gives
 //! nvidia-uvm another major whenever that module is loaded. A container that starts from a spec of before gets a GPU
-//! that does not work, or another's. Nobody tells when such a thing happens, so what specs are made of is compared at
-//! every look at the GPUs. That costs some 600 system calls (1 ms), whatever the number of claims, and also says whether
-//! claims can be prepared at all. GPU instances come and go with claims, so they matter only to claims with parts.
+//! that does not work, or another's. Nobody tells when such a thing happens, so what specs are made of is compared again
+//! and again, which also says whether claims can be prepared at all. It costs some 1000 system calls, whatever the number of
+//! claims, and is most of what an idle plugin does. So it waits for every third look at the GPUs, unless these have
+//! changed, something was missing or failed the last time, or a claim is new. GPU instances come and go with claims, so
+//! they matter only to claims with parts.
 //!
 //! A claim that somebody is at work on is passed over: that is no fault, to make a part takes seconds, and there is another
 //! look soon.
@@ -39,14 +41,17 @@ use crate::device::Node;
 /// How long claims or their GPUs, all together, may be somebody else's before the next look has to do.
 const PATIENCE: Duration = Duration::from_millis(250);
 
-/// What NVML gets to look for parts or to destroy them, beside the least that it gets anyway.
-const FOR_NVML: Duration = Duration::from_secs(1);
+/// What NVML gets to look for parts or to destroy them: a second or two for each.
+const FOR_NVML: Duration = Duration::from_secs(5);
 
 /// No claim is begun with later than this after the first: the next look is due.
 const KEEP_WITHIN: Duration = Duration::from_secs(10);
 
 /// Work on a claim that takes longer is told of. A prepare may take its 30 s of waiting and some of NVML's.
 const AT_WORK_FOR: Duration = Duration::from_secs(60);
+
+/// Every how many looks at the GPUs there is one at what specs are made of, where nothing asks for it before.
+pub(super) const EVERY: u32 = 3;
 
 /// Makes specs right, and remembers what it made them of.
 ///
@@ -56,6 +61,8 @@ pub(super) struct Keeper {
     shared: Arc<Shared>,
     /// `None` if nobody knows what the specs say.
     made_of: Option<(Arc<Node>, Arc<Found>)>,
+    /// How many looks at the GPUs ago that was.
+    age: u32,
     /// The claims that need nothing as long as that does not change, and on which part of it they depend.
     right: BTreeMap<ClaimUid, DependsOn>,
     /// Since when claims could not be looked at, because somebody was at work on them.
@@ -86,7 +93,7 @@ impl Keeper {
     /// One that takes no spec for right.
     pub(super) fn new(shared: Arc<Shared>) -> Self {
         let (right, passed_over, failed) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-        Self { shared, made_of: None, right, passed_over, failed }
+        Self { shared, made_of: None, age: 0, right, passed_over, failed }
     }
 
     /// Looks at what specs are made of, and makes those of all prepared claims right for it. Each failure is logged once.
@@ -113,9 +120,22 @@ impl Keeper {
         self.shared.specs_kept.cancel();
     }
 
-    async fn look(&self, node: Arc<Node>) -> Result<Arc<Found>, Error> {
+    async fn look(&mut self, node: Arc<Node>) -> Result<Arc<Found>, Error> {
         self.catch_up().await?;
+        self.age += 1;
+        if let Some(known) = self.known(&node) {
+            return Ok(known);
+        }
+        self.age = 0;
         self.shared.blocking(move |machine| machine.look(&node)).await.map(Arc::new)
+    }
+
+    /// What specs were made of, if there is no reason to look again.
+    fn known(&self, node: &Arc<Node>) -> Option<Arc<Found>> {
+        let (made_of, found) = self.made_of.as_ref().filter(|_| self.age < EVERY)?;
+        let is_quiet = made_of == node && self.shared.views.failure.borrow().is_none();
+        let is_right = |claim: &ClaimUid| self.right.contains_key(claim);
+        (is_quiet && self.shared.machine.claims().iter().all(is_right)).then(|| Arc::clone(found))
     }
 
     /// Says whether claims can be prepared, if that has changed.
@@ -215,12 +235,16 @@ impl Keeper {
         let has_part = record.devices.iter().any(|device| device.planned.part.is_some());
         let depends_on = if has_part { DependsOn::Instances } else { DependsOn::Gpus };
         // A claim of an earlier boot gets its parts again when it is prepared again.
-        let has_parts = shared.has_parts(&record, &node, Instant::now() + FOR_NVML).await?;
+        let missing = shared.missing_parts(&record, &node, Instant::now() + FOR_NVML).await?;
         let step = move |machine: &Machine| {
             // At the end of the process this task is dropped. The spec is not written after the locks are given back:
             // another process may have unprepared the claim by then.
             let _locks = (lock, gpus);
-            if has_parts { machine.restore(&record, &node, &found) } else { machine.forsake(&record) }
+            if missing.is_empty() {
+                machine.restore(&record, &node, &found)
+            } else {
+                machine.forsake(&record, &missing)
+            }
         };
         let restored = shared.blocking(step).await?;
         Ok(Seen { restored, depends_on })

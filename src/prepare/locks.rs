@@ -6,7 +6,7 @@
 //! One of them may hang, so their slots are asked for again and again: a wait takes no thread, and who waits may give up.
 //!
 //! Deadlock cannot happen because all locks are taken in one order, which is that of [`Slot`]: first a claim, then, once
-//! its record or plan says which, its GPUs.
+//! its record or plan says which, its GPUs, then for each call of NVML the turn at one GPU.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -63,6 +63,11 @@ impl Locks {
             held.push(self.one(slot).await?);
         }
         Ok(held)
+    }
+
+    /// The turn at a GPU in NVML. It goes with the call, and may be held long after who asked for it has given up.
+    pub(super) async fn turn(&self, gpu: &GpuUuid) -> Result<Held, LockError> {
+        self.one(Slot::turn(gpu)).await
     }
 
     async fn one(&self, slot: Slot) -> Result<Held, LockError> {

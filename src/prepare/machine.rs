@@ -20,15 +20,15 @@ use std::sync::Arc;
 
 use super::damage::Damage;
 use super::notices::{Notice, Notices};
-use super::record::{Record, State};
+use super::record::{Record, RecordedDevice, State};
 use super::siblings::{Range, Siblings, Slot};
 use super::store::Store;
 use super::{Error, OpenError, Settings};
-use crate::cdi::{self, Found, Spec, Target};
-use crate::claim::plan::Plan;
+use crate::cdi::{self, Found, MigTarget, Spec, Target};
+use crate::claim::plan::{Plan, PlanError};
 use crate::claim::{Claim, ClaimName, ClaimUid};
 use crate::device::mig::Placement;
-use crate::device::{DeviceName, GpuUuid, Node};
+use crate::device::{DeviceName, Gpu, GpuUuid, Node};
 
 #[derive(Debug)]
 pub(super) struct Machine {
@@ -207,7 +207,14 @@ impl Machine {
     /// something may be tried again and again.
     pub(super) fn check(&self, record: &Record, node: &Node) -> Result<(), Error> {
         let found = self.look(node)?;
-        if record.makes_parts() { Ok(()) } else { self.spec(record, node, &found).map(drop) }
+        // Before its parts are made, it would have the GPUs.
+        self.spec_with(
+            record,
+            node,
+            &found,
+            |device, gpu| if device.makes_part() { Ok(None) } else { device.mig_device(gpu) },
+        )
+        .map(drop)
     }
 
     /// From absent to started: takes note of what is about to be done.
@@ -224,9 +231,9 @@ impl Machine {
         Ok(record)
     }
 
-    /// What is to be written of a claim for which all has to be done once more.
-    pub(super) fn anew(&self, record: Record) -> Record {
-        record.anew(&self.settings.boot_id)
+    /// What is to be written of a claim for which some parts have to be made once more.
+    pub(super) fn anew(&self, record: Record, missing: &[usize]) -> Record {
+        record.anew(&self.settings.boot_id, missing)
     }
 
     /// Whether what was made for a record is gone with an earlier boot: MIG devices do not outlive one.
@@ -234,9 +241,17 @@ impl Machine {
         record.boot_id != self.settings.boot_id
     }
 
-    /// No container can start with what is about to be taken back.
-    pub(super) fn withdraw(&self, uid: &ClaimUid) -> Result<(), Error> {
-        self.specs.remove(uid.as_str()).map_err(Error::Spec)
+    /// From anything to started: what was made is about to be taken back, and no container can start with it.
+    pub(super) fn withdraw(&self, record: &Record) -> Result<(), Error> {
+        if record.state != State::PrepareStarted {
+            self.store.save(&record.clone().taken_back()).map_err(Error::Record)?;
+        }
+        self.specs.remove(record.claim.uid.as_str()).map_err(Error::Spec)
+    }
+
+    /// Writes a record as it was.
+    pub(super) fn put_back(&self, record: &Record) -> Result<(), Error> {
+        self.store.save(record).map_err(Error::Record)
     }
 
     /// Applies a completed record to another boot, or after its spec was lost.
@@ -272,21 +287,38 @@ impl Machine {
         }
     }
 
-    /// Removes the spec of a record of which a part that was made is gone.
-    pub(super) fn forsake(&self, record: &Record) -> Result<bool, Error> {
-        if self.specs.exists(record.claim.uid.as_str()) {
-            self.withdraw(&record.claim.uid)?;
+    /// Removes the spec of a record of which parts that were made, by the number of their devices, are gone. After a reboot
+    /// that is as it should be: they are made again when the claim is prepared again.
+    pub(super) fn forsake(&self, record: &Record, missing: &[usize]) -> Result<bool, Error> {
+        let name = record.claim.uid.as_str();
+        if self.specs.exists(name) {
+            self.specs.remove(name).map_err(Error::Spec)?;
         }
-        match record.devices.iter().find_map(|device| Some((device, device.made.as_ref()?))) {
-            Some((device, made)) => {
+        let mut lost = missing.iter().filter_map(|number| record.devices.get(*number));
+        match lost.find_map(|device| Some((device, device.made.as_ref()?))) {
+            Some((device, made)) if !self.is_of_earlier_boot(record) => {
                 let (device, uuid) = (device.planned.wanted.device.clone(), made.uuid.clone());
                 Err(Error::PartGone { device, uuid })
             }
-            None => Ok(false),
+            _ => Ok(false),
         }
     }
 
     fn spec(&self, record: &Record, node: &Node, found: &Found) -> Result<Spec, Error> {
+        if let Some(device) = record.devices.iter().find(|device| !device.is_whole_in(node)) {
+            let device = device.planned.wanted.device.clone();
+            return Err(Error::Plan(PlanError::Partitioned { device }));
+        }
+        self.spec_with(record, node, found, RecordedDevice::mig_device)
+    }
+
+    fn spec_with(
+        &self,
+        record: &Record,
+        node: &Node,
+        found: &Found,
+        mig_device: impl Fn(&RecordedDevice, &Gpu) -> Result<Option<MigTarget>, Error>,
+    ) -> Result<Spec, Error> {
         let claim = &record.claim.uid;
         let mut targets = Vec::new();
         for device in &record.devices {
@@ -300,7 +332,7 @@ impl Machine {
                 uuid: uuid.clone(),
                 minor: gpu.minor,
                 pci: gpu.pci,
-                mig: device.mig_device(gpu)?,
+                mig: mig_device(device, gpu)?,
             });
         }
         found.spec(self.specs.kind().clone(), &targets).map_err(Error::Incomplete)

@@ -98,25 +98,42 @@ impl Record {
         }
     }
 
-    /// What has to be done once more for it: after a reboot, or when what was made is gone. What was answered stays.
-    pub(super) fn anew(mut self, boot_id: &str) -> Self {
+    /// What has to be done once more for it, where the parts of some devices, by their number, are gone. What was answered
+    /// stays.
+    pub(super) fn anew(mut self, boot_id: &str, missing: &[usize]) -> Self {
         boot_id.clone_into(&mut self.boot_id);
         self.state = State::PrepareStarted;
-        self.devices.iter_mut().for_each(|device| device.made = None);
+        for number in missing {
+            if let Some(device) = self.devices.get_mut(*number) {
+                device.made = None;
+            }
+        }
         self
+    }
+
+    /// What is to be taken back, whether or not all of it had been done.
+    pub(super) fn taken_back(mut self) -> Self {
+        self.state = State::PrepareStarted;
+        self
+    }
+
+    /// What is left to be taken back when only these parts could not be.
+    pub(super) fn remainder(mut self, left: BTreeMap<usize, Made>) -> Self {
+        self.devices.iter_mut().for_each(|device| device.made = None);
+        self.take(left);
+        self.devices.retain(|device| device.made.is_some());
+        self
+    }
+
+    /// The devices for which MIG devices are made, by their number.
+    pub(super) fn parts(&self) -> Vec<usize> {
+        let numbered = self.devices.iter().enumerate().filter(|(_, device)| device.makes_part());
+        numbered.map(|(number, _)| number).collect()
     }
 
     /// Whether MIG devices are made for it.
     pub(super) fn makes_parts(&self) -> bool {
         self.devices.iter().any(RecordedDevice::makes_part)
-    }
-
-    /// Whether all MIG devices that were made for it are among those that a look has found.
-    pub(super) fn parts_are_in(&self, node: &Node) -> bool {
-        self.devices.iter().filter(|device| device.makes_part()).all(|device| {
-            let gpu = node.gpus.iter().find(|gpu| gpu.uuid == device.planned.gpu);
-            device.made.as_ref().zip(gpu).is_some_and(|(made, gpu)| made.is_in(&gpu.mig.instances))
-        })
     }
 
     /// Takes what was made, by the number of the device.
@@ -161,11 +178,17 @@ impl RecordedDevice {
         is_ours && self.planned.wanted.usage != Usage::Admin
     }
 
-    /// Whether a look has found its GPU, and its part if that exists.
+    /// Whether a look has found its GPU, whole if it is used as a whole, or else its part.
     pub(super) fn is_in(&self, node: &Node) -> bool {
         let gpu = node.gpus.iter().find(|gpu| gpu.uuid == self.planned.gpu);
         let has_made = |gpu: &Gpu| self.made.as_ref().is_none_or(|made| made.is_in(&gpu.mig.instances));
-        gpu.is_some_and(|gpu| has_made(gpu) && self.mig_device(gpu).is_ok())
+        gpu.is_some_and(|gpu| self.is_whole_in(node) && has_made(gpu) && self.mig_device(gpu).is_ok())
+    }
+
+    /// Whether its GPU can be used as a whole, if it is to be.
+    pub(super) fn is_whole_in(&self, node: &Node) -> bool {
+        let uses_it = self.planned.part.is_none() && self.planned.wanted.usage != Usage::Admin;
+        !uses_it || node.gpus.iter().all(|gpu| gpu.uuid != self.planned.gpu || !gpu.mig.enabled)
     }
 
     /// The MIG device that a container gets; none where it gets the GPU, also to look at a part of it that there is not.

@@ -65,14 +65,14 @@ impl Remnant {
         }
         let name = serde_json::from_slice::<Named>(bytes).ok().map(|named| named.claim);
         let texts = bytes.split(|byte| *byte == b'"').filter_map(|text| std::str::from_utf8(text).ok());
-        let named: Vec<_> = texts.filter_map(|text| GpuUuid::parse(text).ok()).collect();
+        let found: Vec<_> = texts.filter_map(|text| GpuUuid::parse(text).ok()).collect();
         let parts = parts(bytes);
         let is_all = lists_all_devices(bytes);
-        let times = |gpu: &GpuUuid| named.iter().filter(|named| *named == gpu).count();
+        let count = |gpu: &GpuUuid| found.iter().filter(|found| *found == gpu).count();
         let has_only_parts =
-            |gpu: &GpuUuid| is_all && parts.iter().filter(|part| part.gpu == *gpu).count() == times(gpu);
-        let whole = named.iter().filter(|gpu| !has_only_parts(gpu)).cloned().collect();
-        Self { name, gpus: named.into_iter().collect(), whole, parts, is_newer: false }
+            |gpu: &GpuUuid| is_all && parts.iter().filter(|part| part.gpu == *gpu).count() == count(gpu);
+        let whole = found.iter().filter(|gpu| !has_only_parts(gpu)).cloned().collect();
+        Self { name, gpus: found.into_iter().collect(), whole, parts, is_newer: false }
     }
 
     /// Adds what is left of another record of the same claim.

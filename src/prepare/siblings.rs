@@ -45,6 +45,7 @@ const MODE: u32 = 0o600;
 /// Where the bytes of claims and of GPUs begin. A hash has 61 bits, so they end where others begin, or below 2^63.
 const CLAIMS: u64 = 1 << 61;
 const GPUS: u64 = 1 << 62;
+const TURNS: u64 = GPUS + CLAIMS;
 const HASH_BITS: u32 = 61;
 
 /// This process among those that share a directory. Its presence ends when this is dropped.
@@ -167,6 +168,10 @@ impl Slot {
 
     pub(super) fn gpu(uuid: &GpuUuid) -> Self {
         Self(GPUS + hash(uuid.as_str()))
+    }
+
+    pub(super) fn turn(uuid: &GpuUuid) -> Self {
+        Self(TURNS + hash(uuid.as_str()))
     }
 
     fn range(self, kind: Kind) -> libc::flock {

@@ -32,9 +32,12 @@ use crate::claim::Claim;
 use crate::claim::plan::PlanError;
 use crate::inventory::Views;
 
-/// For a prepare, from the kubelet's call to the answer, but for the work itself, which takes milliseconds. Ends well
-/// before the kubelet's 45 s, so that the answer still says why.
+/// For a prepare, from the kubelet's call until its last turn has come. Work takes milliseconds, but for that of NVML.
 pub(super) const BUDGET: Duration = Duration::from_secs(30);
+
+/// What NVML has for its work after that: with a budget that was spent on waiting, the answer still comes before the
+/// kubelet's 45 s, and says why.
+pub(super) const WORK: Duration = Duration::from_secs(10);
 
 /// What reading the claim leaves of that: the next look at the GPUs comes within 10 s.
 const AFTER_READING: Duration = Duration::from_secs(10);

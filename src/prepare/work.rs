@@ -1,17 +1,19 @@
 //! What is done for a claim in one try, from its lock to its answer.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tokio::time::{Instant, sleep};
 
+use super::error::Remedy;
 use super::machine::Machine;
-use super::partitioner::Partitioner;
+use super::partitioner::{Applied, Failure, Partitioner};
 use super::record::{Record, SCHEMA, State};
-use super::waiting::{self, ITS_GPUS, THE_CLAIM, turn_by};
+use super::waiting::{self, ITS_GPUS, THE_CLAIM, WORK, turn_by};
 use super::{Attempt, Error, PreparedDevice, Shared};
 use crate::claim::plan::{plan, wanted};
 use crate::claim::{Claim, ClaimUid};
-use crate::device::Node;
+use crate::device::{Gpu, GpuUuid, Node};
 
 // === impl Shared ===
 
@@ -33,24 +35,27 @@ impl Shared {
             Some(record) if record.state == State::PrepareCompleted => {
                 check_repeat(&record, claim)?;
                 let _gpus = attempt.turn(ITS_GPUS, self.locks.gpus(&record.gpus())).await?;
-                let node = self.node()?;
-                let record = if self.has_parts(&record, &node, attempt.deadline).await? {
+                let (node, by) = (self.node()?, attempt.deadline + WORK);
+                let missing = self.missing_parts(&record, &node, by).await?;
+                let is_whole = record.devices.iter().all(|device| device.is_whole_in(&node));
+                let record = if missing.is_empty() && is_whole {
                     self.blocking(move |machine| machine.renew(record, &node)).await?
                 } else {
-                    self.carry_out(self.machine.anew(record), node, attempt.deadline).await?
+                    let again = self.machine.anew(record.clone(), &missing);
+                    self.carry_out(again, Some(record), node, by).await?
                 };
                 Ok(record.answer())
             }
             started => {
                 if let Some(record) = started {
                     let _gpus = attempt.turn(ITS_GPUS, self.locks.gpus(&record.gpus())).await?;
-                    self.release(record, attempt.deadline).await?;
+                    self.release(record, attempt.deadline + WORK).await?;
                 }
                 let plan = plan(claim, self.machine.pool(), &*self.node()?).map_err(Error::Plan)?;
                 let _gpus = attempt.turn(ITS_GPUS, self.locks.gpus(&plan.gpus())).await?;
                 let (claim, node) = (claim.clone(), self.node()?);
                 let record = self.blocking(move |machine| machine.admit(&claim, plan)).await?;
-                Ok(self.carry_out(record, node, attempt.deadline).await?.answer())
+                Ok(self.carry_out(record, None, node, attempt.deadline + WORK).await?.answer())
             }
         }
     }
@@ -88,10 +93,19 @@ impl Shared {
         released
     }
 
-    /// From what is to be done to completed, or back to absent and an error. The caller holds the locks of the claim and of
-    /// its GPUs.
-    async fn carry_out(&self, record: Record, node: Arc<Node>, by: Instant) -> Result<Record, Error> {
+    /// From what is to be done to completed, or back to absent and an error; where something is done once more, to what was
+    /// `before`. The caller holds the locks of the claim and of its GPUs.
+    async fn carry_out(
+        &self,
+        record: Record,
+        before: Option<Record>,
+        node: Arc<Node>,
+        by: Instant,
+    ) -> Result<Record, Error> {
         let by_nvml = Partitioner::concerns(&record, &node);
+        if by_nvml {
+            self.partitioner.check(&record, &node, by).await?;
+        }
         let (started, known) = (record.clone(), Arc::clone(&node));
         let step = move |machine: &Machine| {
             machine.check(&started, &known)?;
@@ -100,30 +114,88 @@ impl Shared {
             // In one step for nearly every claim.
             Ok(if by_nvml { begun.map(|()| started) } else { begun.and_then(|()| machine.complete(started, &known)) })
         };
-        let mut result = self.blocking(step).await?;
-        if by_nvml && let Ok(started) = result {
-            result = self.apply(started, node, by).await;
+        match self.blocking(step).await? {
+            Ok(started) if by_nvml => self.partition(started, before, node, by).await,
+            Err(error) => {
+                self.take_back(record, by).await;
+                Err(error)
+            }
+            completed => completed,
         }
-        if result.is_err()
-            && let Err(error) = self.release(record, by).await
-        {
-            tracing::error!(%error, "cannot take back a claim that was half prepared; trying again with the next look");
-        }
-        result
     }
 
     /// From started to completed, by way of NVML.
-    async fn apply(&self, mut record: Record, node: Arc<Node>, by: Instant) -> Result<Record, Error> {
-        record.take(self.partitioner.apply(&record, &node, by).await?);
-        self.blocking(move |machine| machine.complete(record, &node)).await
+    async fn partition(
+        &self,
+        mut record: Record,
+        before: Option<Record>,
+        node: Arc<Node>,
+        by: Instant,
+    ) -> Result<Record, Error> {
+        let (error, made) = match self.partitioner.apply(&record, &node, by).await {
+            Ok(Applied { made, minors }) => {
+                let new = record.clone().remainder(made.clone());
+                record.take(made);
+                match self.complete(&record, with_minors(node, &minors), by).await {
+                    Ok(record) => return Ok(record),
+                    Err(error) => (error, new),
+                }
+            }
+            Err(Failure::Known { error, left }) => (error, record.clone().remainder(left)),
+            Err(Failure::Unknown(error)) => {
+                self.take_back(record, by).await;
+                return Err(error);
+            }
+        };
+        match before {
+            // What other pods of the claim may be using stays.
+            Some(before) if self.partitioner.revert(&made, None, by).await.is_ok() => {
+                self.blocking(move |machine| machine.put_back(&before)).await?;
+            }
+            _ => {
+                let left = made.clone();
+                self.blocking(move |machine| machine.put_back(&left)).await?;
+                self.take_back(made, by).await;
+            }
+        }
+        Err(error)
     }
 
-    /// Whether the parts that were made for a claim are still there.
-    pub(super) async fn has_parts(&self, record: &Record, node: &Node, by: Instant) -> Result<bool, Error> {
-        if !record.makes_parts() {
-            return Ok(true);
+    /// Completes a record. What the kernel says of a MIG device may be there a moment later, and is waited for here: to make
+    /// the device anew would not bring it nearer.
+    async fn complete(&self, record: &Record, node: Arc<Node>, by: Instant) -> Result<Record, Error> {
+        let mut pauses = waiting::looks();
+        loop {
+            let (made, known) = (record.clone(), Arc::clone(&node));
+            let error = match self.blocking(move |machine| machine.complete(made, &known)).await {
+                Err(error) if error.remedy() == Some(Remedy::Files) => error,
+                result => return result,
+            };
+            let pause = pauses.next().unwrap_or_default();
+            if Instant::now() + pause + WORK / 2 > by {
+                return Err(error);
+            }
+            sleep(pause).await;
         }
-        Ok(!self.machine.is_of_earlier_boot(record) && self.partitioner.has_all(record, node, by).await?)
+    }
+
+    /// Takes back what was begun. What cannot be taken back now is, with the next look.
+    async fn take_back(&self, record: Record, by: Instant) {
+        if let Err(error) = self.release(record, by).await {
+            tracing::error!(%error, "cannot take back a claim that was half prepared; trying again with the next look");
+        }
+    }
+
+    /// The devices whose parts were made for a claim and are gone, by their number.
+    pub(super) async fn missing_parts(&self, record: &Record, node: &Node, by: Instant) -> Result<Vec<usize>, Error> {
+        if !record.makes_parts() {
+            return Ok(Vec::new());
+        }
+        // They do not outlive a boot.
+        if self.machine.is_of_earlier_boot(record) {
+            return Ok(record.parts());
+        }
+        self.partitioner.missing(record, node, by).await
     }
 
     /// Takes back a claim whose lock the caller holds. What its pods have just left may be in use for a moment more.
@@ -131,7 +203,7 @@ impl Shared {
         let mut pauses = waiting::looks();
         loop {
             let gpus = turn_by(by, ITS_GPUS, self.locks.gpus(&record.gpus())).await?;
-            let error = match self.release(record.clone(), by).await {
+            let error = match self.release(record.clone(), by + WORK).await {
                 Err(error @ Error::Partition(_)) if error.remedy().is_some() => error,
                 result => return result,
             };
@@ -148,9 +220,10 @@ impl Shared {
     pub(super) async fn release(&self, record: Record, by: Instant) -> Result<(), Error> {
         let uid = record.claim.uid.clone();
         if record.makes_parts() && !self.machine.is_of_earlier_boot(&record) {
-            let withdrawn = uid.clone();
+            let withdrawn = record.clone();
             self.blocking(move |machine| machine.withdraw(&withdrawn)).await?;
-            self.partitioner.revert(&record, &*self.node()?, by).await?;
+            let node = self.views.current.borrow().clone();
+            self.partitioner.revert(&record, node.as_deref(), by).await?;
         }
         let released = self.blocking(move |machine| machine.release(&uid)).await;
         self.released.send_replace(());
@@ -197,6 +270,19 @@ impl Shared {
     pub(super) fn count_prepared(&self) {
         self.metrics.prepared.set(i64::try_from(self.machine.prepared().len()).unwrap_or(i64::MAX));
     }
+}
+
+/// A node whose GPUs have these minors by now.
+fn with_minors(node: Arc<Node>, minors: &BTreeMap<GpuUuid, u32>) -> Arc<Node> {
+    let is_new = |gpu: &&Gpu| minors.get(&gpu.uuid).is_some_and(|minor| *minor != gpu.minor);
+    if node.gpus.iter().find(is_new).is_none() {
+        return node;
+    }
+    let mut node = Node::clone(&node);
+    for gpu in &mut node.gpus {
+        gpu.minor = minors.get(&gpu.uuid).copied().unwrap_or(gpu.minor);
+    }
+    Arc::new(node)
 }
 
 /// A completed record answers only for what it was made for.

@@ -19,6 +19,7 @@ mod credentials;
 mod layout;
 mod outage;
 mod overlap;
+mod partitions;
 mod proxy;
 mod reduced;
 mod repair;

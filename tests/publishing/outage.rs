@@ -3,11 +3,13 @@
 use fake_node::api::{ApiServer, Verb};
 use serde_json::json;
 
+use crate::scaled::PAUSES;
 use crate::scene::{Scene, generation, metric, readiness, uid};
 
 #[tokio::test]
 async fn a_lost_race_an_overloaded_and_a_broken_server_only_cost_time() {
-    let (scene, mut plugin) = Scene::ready("one-gpu").await;
+    let scene = Scene::new("one-gpu").await;
+    let mut plugin = scene.ready_plugin_with(&[PAUSES]).await;
     let right = scene.slice();
     for code in [409, 429, 500] {
         scene.fail(Verb::Update, code, Some(1));

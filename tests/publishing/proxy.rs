@@ -9,6 +9,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
+use crate::node::within;
 use crate::scene::Scene;
 
 /// How a request for a watch is told from others.
@@ -25,6 +26,8 @@ enum Order {
 /// A proxy for connections. It ends when this is dropped.
 pub(crate) struct Proxy {
     orders: watch::Sender<Order>,
+    /// How many watches were answered.
+    answered: watch::Sender<usize>,
     task: JoinHandle<()>,
 }
 
@@ -39,13 +42,25 @@ impl Proxy {
         kubeconfig["clusters"][0]["cluster"]["server"] = url.into();
         fs::write(scene.node.kubeconfig(), kubeconfig.to_string()).unwrap();
         let (orders, receiver) = watch::channel(Order::Pass);
+        let answered = watch::Sender::new(0);
         let server = scene.api().address();
+        let count = answered.clone();
         let task = tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
-                tokio::spawn(pass(client, server, receiver.clone()));
+                tokio::spawn(pass(client, server, receiver.clone(), count.clone()));
             }
         });
-        Self { orders, task }
+        Self { orders, answered, task }
+    }
+
+    /// Waits until so many watches in all were answered. One that is cut before that has failed, not ended.
+    pub(crate) async fn until_answered(&self, watches: usize) {
+        let mut answered = self.answered.subscribe();
+        within("another watch", answered.wait_for(|answered| *answered >= watches)).await.unwrap();
+    }
+
+    pub(crate) fn answered(&self) -> usize {
+        *self.answered.borrow()
     }
 
     /// Closes the connections of running watches.
@@ -67,16 +82,22 @@ impl Drop for Proxy {
 
 /// Passes bytes both ways until one side has closed, or an order about watches says otherwise. An order is for the watches
 /// that run then.
-async fn pass(mut client: TcpStream, server: SocketAddr, mut orders: watch::Receiver<Order>) {
+async fn pass(
+    mut client: TcpStream,
+    server: SocketAddr,
+    mut orders: watch::Receiver<Order>,
+    answered_watches: watch::Sender<usize>,
+) {
     orders.mark_unchanged();
     let Ok(mut server) = TcpStream::connect(server).await else { return };
     let (mut asked, mut answered) = (vec![0; 64 << 10], vec![0; 64 << 10]);
-    let (mut is_watch, mut is_frozen) = (false, false);
+    let (mut is_watch, mut is_answered, mut is_frozen) = (false, false, false);
     loop {
         tokio::select! {
             read = client.read(&mut asked) => {
                 let Ok(read @ 1..) = read else { return };
                 is_watch = asked[..read].windows(WATCH.len()).any(|window| window == WATCH);
+                is_answered = false;
                 if server.write_all(&asked[..read]).await.is_err() {
                     return;
                 }
@@ -85,6 +106,9 @@ async fn pass(mut client: TcpStream, server: SocketAddr, mut orders: watch::Rece
                 let Ok(read @ 1..) = read else { return };
                 if client.write_all(&answered[..read]).await.is_err() {
                     return;
+                }
+                if is_watch && !std::mem::replace(&mut is_answered, true) {
+                    answered_watches.send_modify(|count| *count += 1);
                 }
             }
             order = orders.changed() => match *orders.borrow_and_update() {

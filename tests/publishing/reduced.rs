@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use fake_node::api::{ApiServer, Gate, Gates, Kind, Options, Request};
+use fake_node::api::{ApiServer, Gate, Gates, Kind, Options};
 use fake_node::node::{DRIVER, NODE};
 use fake_node::plugin::Plugin;
 use fake_node::release::Release;
@@ -39,15 +39,9 @@ async fn lists_are_published_where_the_server_keeps_them() {
         assert!(device["attributes"][NUMA]["ints"].is_array(), "{device}");
         assert!(device["attributes"]["nvlinkCliques"]["strings"].is_array(), "{device}");
     }
-    assert_eq!(writes(&scene), 1);
+    assert_eq!(scene.writes(), 1);
     assert_eq!(metric(&mut plugin, "slices_reduced{without=\"lists\"}").await, "0");
     assert!(scene.events("ResourceSlicesReduced").is_empty());
-}
-
-/// How often the plugin wrote a slice. The kubelet wipes them too.
-fn writes(scene: &Scene) -> usize {
-    let is_ours = |write: &Request| write.kind == Some(Kind::ResourceSlice) && write.user_agent.starts_with("gpu-dra");
-    scene.api().writes().iter().filter(|write| is_ours(write)).count()
 }
 
 /// What no server does, but a webhook may: the attributes are simply gone.
@@ -73,7 +67,7 @@ async fn a_server_that_refuses_or_drops_lists_gets_one_value_each() {
         }
         assert_eq!(scene.node.devices().len(), 8);
         assert_eq!(readiness(&mut plugin).await, (true, "ok   slices: generation 1 accepted".to_owned()));
-        assert_eq!(writes(&scene), 1);
+        assert_eq!(scene.writes(), 1);
         for (extra, reduced) in [("lists", "1"), ("counters", "0"), ("taints", "0")] {
             assert_eq!(metric(&mut plugin, &format!("slices_reduced{{without=\"{extra}\"}}")).await, reduced);
         }
@@ -87,7 +81,7 @@ async fn a_server_that_refuses_or_drops_lists_gets_one_value_each() {
         // Without the flag the slice is the same.
         scene.api().forget_requests();
         let _plugin = scene.ready_plugin().await;
-        assert_eq!(writes(&scene), 0);
+        assert_eq!(scene.writes(), 0);
     }
 }
 

@@ -1,6 +1,6 @@
 //! A node with the plugin under test, and what a test asks of the two.
 
-use fake_node::api::{ApiServer, Failure, FailureRule, Kind, Matching, Verb};
+use fake_node::api::{ApiServer, Failure, FailureRule, Kind, Matching, Request, Verb};
 use fake_node::node::{DRIVER, NODE};
 use fake_node::plugin::Plugin;
 use serde_json::Value;
@@ -96,6 +96,13 @@ impl Scene {
         self.api().count(&Matching::any().verb(verb).kind(Kind::ResourceSlice))
     }
 
+    /// How often the plugin wrote a slice; dry runs are no writes. The kubelet wipes slices too.
+    pub(crate) fn writes(&self) -> usize {
+        let is_ours =
+            |write: &Request| write.kind == Some(Kind::ResourceSlice) && write.user_agent.starts_with("gpu-dra");
+        self.api().writes().iter().filter(|write| is_ours(write)).count()
+    }
+
     /// Events about the node with this reason.
     pub(crate) fn events(&self, reason: &str) -> Vec<Value> {
         let about = |event: &Value| event["reason"] == reason && event["involvedObject"]["name"] == NODE;
@@ -128,6 +135,10 @@ pub(crate) fn name(object: &Value) -> &str {
 
 pub(crate) fn uid(object: &Value) -> &str {
     object["metadata"]["uid"].as_str().unwrap()
+}
+
+pub(crate) fn version(object: &Value) -> &str {
+    object["metadata"]["resourceVersion"].as_str().unwrap()
 }
 
 pub(crate) fn generation(slice: &Value) -> u64 {

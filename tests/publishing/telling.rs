@@ -4,6 +4,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fake_node::api::{Kind, Verb};
 
+use crate::scaled::PAUSES;
 use crate::scene::{Scene, metric, readiness, watches};
 
 /// How long an idle node is listened to. A watch lasts four minutes at least, and nothing else asks for anything.
@@ -40,7 +41,7 @@ async fn fields_that_the_server_does_not_store_are_named_once_and_not_written_ag
             device.as_object_mut().unwrap().remove("capacity");
         }
     });
-    let mut plugin = scene.ready_plugin().await;
+    let mut plugin = scene.ready_plugin_with(&[PAUSES]).await;
     for _ in 0..2 {
         let before = scene.count(Verb::Watch);
         scene.api().drop_watches();

@@ -3,6 +3,7 @@
 use fake_node::api::{ApiServer, Kind, Verb, Version};
 use fake_node::node::NODE;
 
+use crate::scaled::PAUSES;
 use crate::scene::{Scene, readiness, uid, watches};
 
 /// Paths of all requests about slices begin with this.
@@ -38,7 +39,7 @@ async fn each_version_served_alone_is_spoken() {
 async fn a_server_that_is_upgraded_or_rolled_back_is_followed_without_a_write() {
     let scene = Scene::new("one-gpu").await;
     scene.api().serve_versions(&[Version::V1Beta1]);
-    let mut plugin = scene.ready_plugin().await;
+    let mut plugin = scene.ready_plugin_with(&[PAUSES]).await;
     let slice = scene.slice();
     // With v1 on offer, the old one is still served for some releases; it is better to go with the time.
     for (served, expected) in

@@ -2,12 +2,13 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use container_device_interface::cache::Cache;
 use container_device_interface::spec::read_spec;
-use fake_node::host::{DRIVER_MAJOR, UVM_MAJOR};
+use fake_node::host::{CAPS_MAJOR, DRIVER_MAJOR, UVM_MAJOR};
 use serde_json::Value;
+use topology::mig::GpuInstance;
 
 /// Path, major and minor of a device node.
 pub(crate) type Node = (String, u64, u64);
@@ -26,6 +27,18 @@ pub(crate) fn control_nodes() -> BTreeSet<Node> {
 /// The node of a GPU.
 pub(crate) fn gpu_node(minor: u32) -> Node {
     (format!("/dev/nvidia{minor}"), u64::from(DRIVER_MAJOR), u64::from(minor))
+}
+
+/// The nodes that open a GPU instance of a GPU and its compute instances, which the driver numbers in `/proc`.
+pub(crate) fn capability_nodes(proc: &Path, gpu_minor: u32, instance: &GpuInstance) -> BTreeSet<Node> {
+    let directory = proc.join(format!("driver/nvidia/capabilities/gpu{gpu_minor}/mig/gi{}", instance.id));
+    let compute = instance.compute_instances.iter().map(|compute| directory.join(format!("ci{}/access", compute.id)));
+    let node = |file: PathBuf| {
+        let text = fs::read_to_string(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+        let minor = text.lines().find_map(|line| line.strip_prefix("DeviceFileMinor: ")).unwrap().parse().unwrap();
+        (format!("/dev/nvidia-caps/nvidia-cap{minor}"), u64::from(CAPS_MAJOR), minor)
+    };
+    compute.chain([directory.join("access")]).map(node).collect()
 }
 
 /// Reads every spec of a CDI directory against the schema and the rules of its version, gives the devices to a container

@@ -22,9 +22,9 @@ pub(crate) fn joined(machine: &Topology, a: usize, b: usize) -> bool {
     directly || on_switch(gpu_a) && on_switch(gpu_b) && membership(gpu_a) == membership(gpu_b)
 }
 
-/// Whether any two GPUs of a machine talk over NVLink.
-pub(crate) fn has_joined(machine: &Topology) -> bool {
-    couples(machine).any(|(a, b)| joined(machine, a, b))
+/// Whether any two of some GPUs of a machine, by index, talk over NVLink.
+pub(crate) fn has_joined(machine: &Topology, gpus: &[usize]) -> bool {
+    couples(machine).any(|(a, b)| gpus.contains(&a) && gpus.contains(&b) && joined(machine, a, b))
 }
 
 fn has_link(gpu: &Gpu, leads: impl Fn(&LinkEnd) -> bool) -> bool {

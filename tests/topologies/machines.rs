@@ -8,7 +8,7 @@ use fake_node::node::{NodeError, Workload};
 use fake_node::release::Release;
 use topology::Topology;
 
-use crate::examples::{self, Example};
+use crate::examples::{self, Device, Example, Offer};
 use crate::node::{self, TestNode, terminate, within};
 use crate::{container, golden};
 
@@ -59,8 +59,9 @@ async fn works(name: &'static str, release: Release) {
 
     assert_eq!(version_of_writes(&node), newest_version(release), "{release}");
     golden::assert_published(name, node.slices());
-    for example in &examples::ALL {
-        within(example.name, run(&node, example)).await;
+    let offer = Offer::whole(node.host.topology());
+    for example in examples::ALL.iter().filter(|example| example.since <= release) {
+        within(example.name, run(&node, &offer, example)).await;
     }
     terminate(plugin).await;
 }
@@ -81,38 +82,60 @@ fn version_of_writes(node: &TestNode) -> String {
     request.path.split('/').nth(3).unwrap().to_owned()
 }
 
-async fn run(node: &TestNode, example: &Example) {
-    let machine = node.host.topology();
-    let what = format!("{} on {}", example.name, machine.description);
+/// Runs an example from its claim to its end, or sees it stay pending, as what is on offer demands.
+pub(crate) async fn run(node: &TestNode, offer: &Offer<'_>, example: &Example) {
+    let what = format!("{} on {}", example.name, offer.machine.description);
     match node.run_prepared_pod(&example.manifest(), example.name).await {
         Ok(workload) => {
-            let gpus = allocated(node, &workload);
-            assert!((example.is_satisfied_by)(machine, &gpus), "{what} got {gpus:?}");
-            let minors = gpus.iter().map(|gpu| machine.gpus[*gpu].minor);
-            let expected = minors.map(container::gpu_node).chain(container::control_nodes()).collect();
+            let devices = allocated(node, offer.machine, &workload);
+            assert!((example.is_satisfied_by)(offer, &devices), "{what} got {:?}", workload.devices());
             let container = container::inject(&node.host.cdi_dir(), cdi_ids(node, &workload));
-            assert_eq!(container::nodes(&container), expected, "{what}");
+            assert_eq!(container::nodes(&container), nodes(node, &workload, &devices), "{what}");
             node.end_pod(workload).await.unwrap();
         }
         Err(NodeError::Allocate(AllocateError::Unsatisfiable { .. })) => {
-            assert!(!(example.can_run_on)(machine), "{what} got nothing");
+            assert!(!(example.can_run_on)(offer), "{what} got nothing");
         }
         Err(error) => panic!("{what}: {error:?}"),
     }
     assert!(node.specs().is_empty() && node.records().is_empty(), "{what} leaves something behind");
 }
 
-/// The GPUs that a pod's claims were allocated, by index, in ascending order.
-fn allocated(node: &TestNode, workload: &Workload) -> Vec<usize> {
-    let devices = node.devices();
-    let index = |name: &String| {
-        let device = devices.iter().find(|device| device["name"] == **name).unwrap();
-        let uuid = &device["attributes"]["uuid"]["string"];
-        node.host.topology().gpus.iter().position(|gpu| *uuid == *gpu.uuid).unwrap()
+/// The devices that a pod's claims were allocated.
+fn allocated<'a>(node: &TestNode, machine: &'a Topology, workload: &Workload) -> Vec<Device<'a>> {
+    let published = node.devices();
+    let device = |name: &String| {
+        let device = published.iter().find(|device| device["name"] == **name).unwrap();
+        let uuid = &device["attributes"]["parentUUID"]["string"];
+        let gpu = machine.gpus.iter().position(|gpu| *uuid == *gpu.uuid).unwrap();
+        let table = || machine.mig_table(machine.board(&machine.gpus[gpu])).unwrap();
+        (gpu, place(name).map(|(profile, _)| table().profile(profile).unwrap()))
     };
-    let mut gpus: Vec<_> = workload.devices().iter().map(index).collect();
-    gpus.sort_unstable();
-    gpus
+    workload.devices().iter().map(device).collect()
+}
+
+/// The id of the profile and the first memory slice, with which names of parts end.
+fn place(device: &str) -> Option<(u32, u32)> {
+    let (_, part) = device.split_once("-mig-")?;
+    let mut numbers = part.rsplit('-').map(|number| number.parse().unwrap());
+    let (start, profile) = (numbers.next()?, numbers.next()?);
+    Some((profile, start))
+}
+
+/// The device nodes that a container with these devices has.
+fn nodes(node: &TestNode, workload: &Workload, devices: &[Device<'_>]) -> BTreeSet<container::Node> {
+    let state = node.host.node().state().unwrap();
+    let mut nodes = container::control_nodes();
+    for ((gpu, _), name) in devices.iter().zip(workload.devices()) {
+        let minor = node.host.topology().gpus[*gpu].minor;
+        nodes.insert(container::gpu_node(minor));
+        if let Some(place) = place(&name) {
+            let mut instances = state.gpus[gpu].mig.gpu_instances.iter();
+            let instance = instances.find(|instance| (instance.profile, instance.placement.start) == place);
+            nodes.extend(container::capability_nodes(node.host.proc(), minor, instance.expect("the part exists")));
+        }
+    }
+    nodes
 }
 
 /// What the container runtime is told to give to a pod.

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!  machines  the real binary on a fake node ──▶ slices == golden, every example prepared, every CDI spec injected
+//!  divided   the same with GPUs in parts, that an administrator or the plugin makes ──▶ every example prepared or pending
 //!  golden    tests/golden/topologies/<machine>.json: what is published, pinned
 //!  nvidia    golden ⇔ topology file: names, types and values of NVIDIA's own driver
 //!  links     golden ⇔ topology file: which devices share an NVLink attribute
@@ -10,9 +11,9 @@
 //!  selectors golden ⇔ deploy/: the CEL of classes and examples, and what people wrote for NVIDIA's driver
 //! ```
 //!
-//! Only `machines` and `driver_roots` start the plugin. The first proves that the golden files are what is published, so that the others can read
-//! those. What they expect is computed here, from the topology file and from what is documented of NVIDIA's driver, never
-//! with code of the plugin.
+//! Only `machines`, `divided` and `driver_roots` start the plugin. The first proves that the golden files are what is
+//! published, so that the others can read those. What they expect is computed here, from the topology file and from what
+//! is documented of NVIDIA's driver, never with code of the plugin.
 
 #![expect(
     clippy::unwrap_used,
@@ -25,6 +26,7 @@
 mod node;
 
 mod container;
+mod divided;
 mod driver_roots;
 mod examples;
 mod golden;

@@ -176,19 +176,19 @@ mod tests {
         let (whole, front, back, last) =
             ("gpu-0", "gpu-0-mig-3g20gb-9-0", "gpu-0-mig-3g20gb-9-4", "gpu-0-mig-1g5gb-19-6");
         let made_by_an_administrator = "gpu-1-mig-3g20gb-9-4";
-        let (never, shares) = ([false, false], [Some("one".to_owned()), Some("two".to_owned())]);
+        let (no_admin, shares) = ([false, false], [Some("one".to_owned()), Some("two".to_owned())]);
         for (one, other, admin_access, share_ids, legal) in [
-            (whole, back, never, [None, None], false),
-            (back, whole, never, [None, None], false),
-            (back, last, never, [None, None], false),
-            (front, last, never, [None, None], true),
-            (front, back, never, [None, None], true),
+            (whole, back, no_admin, [None, None], false),
+            (back, whole, no_admin, [None, None], false),
+            (back, last, no_admin, [None, None], false),
+            (front, last, no_admin, [None, None], true),
+            (front, back, no_admin, [None, None], true),
             (back, whole, [false, true], [None, None], true),
             (whole, back, [true, false], [None, None], true),
-            (back, back, never, shares.clone(), false),
-            (whole, whole, never, shares.clone(), true),
-            (made_by_an_administrator, made_by_an_administrator, never, shares, true),
-            (back, made_by_an_administrator, never, [None, None], true),
+            (back, back, no_admin, shares.clone(), false),
+            (whole, whole, no_admin, shares.clone(), true),
+            (made_by_an_administrator, made_by_an_administrator, no_admin, shares, true),
+            (back, made_by_an_administrator, no_admin, [None, None], true),
         ] {
             let mut claim = mk_claim("a", &[("one", one), ("other", other)]);
             for (result, (admin, share)) in claim.results.iter_mut().zip(admin_access.into_iter().zip(share_ids)) {

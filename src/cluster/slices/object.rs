@@ -6,8 +6,9 @@ use serde_json::{Map, Value, json};
 use crate::device::attribute;
 use crate::slice::{CounterSet, Counters, Device, Effect, Slice, Taint};
 
-/// The part of a slice's `spec` that is its content.
-pub(super) fn content(slice: &Slice) -> Map<String, Value> {
+/// The part of a slice's `spec` that is its content. Names without a domain are in the driver's: the API sees to that, but
+/// for taints.
+pub(super) fn content(slice: &Slice, driver: &str) -> Map<String, Value> {
     let mut spec = Map::new();
     let mut list = |name: &str, items: Vec<Value>| {
         if !items.is_empty() {
@@ -15,7 +16,7 @@ pub(super) fn content(slice: &Slice) -> Map<String, Value> {
         }
     };
     list("sharedCounters", slice.shared_counters.iter().map(counter_set).collect());
-    list("devices", slice.devices.iter().map(device).collect());
+    list("devices", slice.devices.iter().map(|of| device(of, driver)).collect());
     spec
 }
 
@@ -23,7 +24,7 @@ fn counter_set(set: &CounterSet) -> Value {
     json!({ "name": set.name, "counters": counters(&set.counters) })
 }
 
-fn device(device: &Device) -> Value {
+fn device(device: &Device, driver: &str) -> Value {
     let attributes = device.attributes.iter().map(|(name, value)| ((*name).to_owned(), attribute_value(value)));
     let capacity = device.capacity.iter().map(|(name, value)| ((*name).to_owned(), json!({ "value": value })));
     let consumes = device.consumes_counters.iter();
@@ -32,7 +33,7 @@ fn device(device: &Device) -> Value {
         ("attributes", attributes.collect::<Map<_, _>>().into()),
         ("capacity", capacity.collect::<Map<_, _>>().into()),
         ("consumesCounters", consumes.collect()),
-        ("taints", device.taints.iter().map(taint).collect()),
+        ("taints", device.taints.iter().map(|of| taint(of, driver)).collect()),
     ];
     let said = fields.into_iter().filter(|(_, value): &(_, Value)| !super::canonical::is_empty(value));
     let name = ("name", device.name.as_str().into());
@@ -56,13 +57,14 @@ fn counters(counters: &Counters) -> Value {
 }
 
 /// Without the time: see [`TaintTimes`](super::taint_times::TaintTimes).
-fn taint(taint: &Taint) -> Value {
+fn taint(taint: &Taint, driver: &str) -> Value {
+    let key = if taint.key.contains('/') { taint.key.clone() } else { format!("{driver}/{}", taint.key) };
     let effect = match taint.effect {
         Effect::None => "None",
         Effect::NoSchedule => "NoSchedule",
         Effect::NoExecute => "NoExecute",
     };
-    let mut object = json!({ "key": taint.key, "effect": effect });
+    let mut object = json!({ "key": key, "effect": effect });
     if !taint.value.is_empty() {
         object["value"] = taint.value.as_str().into();
     }

@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::cluster::fake::{DRIVER, NODE};
 use crate::device::{DeviceName, attribute};
-use crate::slice::{CounterSet, Device, Effect, Taint};
+use crate::slice::{CounterSet, Device, Effect, Taint, fallback};
 
 pub(in crate::cluster) fn owner() -> Owner {
     Owner { driver: DRIVER.into(), node: NODE.into(), node_uid: "node-uid-1".into() }
@@ -265,6 +265,24 @@ fn a_taint_that_is_written_again_keeps_its_time() {
     let plan = changes(&existing, &desired_for(&wanted), &Adopted::default());
     let Some(Change::Create { object, .. }) = plan.changes.last() else { panic!("{plan:?}") };
     assert_eq!(object["spec"]["devices"][3]["taints"][1]["timeAdded"], "2027-01-02T00:00:00Z");
+}
+
+#[test]
+fn the_keys_of_taints_have_a_domain() {
+    let mut pool = pool(&[&[0]]);
+    let taint = |key: &str| Taint { key: key.to_owned(), value: String::new(), effect: Effect::NoSchedule };
+    pool.slices[0].devices[0].taints = ["foreign-instance", "example.com/foreign-instance"].map(taint).to_vec();
+    let existing = stored(&pool, 7);
+    let taints = &existing[0]["spec"]["devices"][0]["taints"];
+    assert_eq!(taints[0]["key"], format!("{DRIVER}/foreign-instance"));
+    assert_eq!(taints[1]["key"], "example.com/foreign-instance");
+    assert_eq!(lost(&desired_for(&pool)[0], &existing[0]), fallback::Extras::NONE);
+    assert_eq!(short(&existing, &pool), (7, String::new()));
+
+    // One that was written without goes.
+    let mut bare = existing;
+    bare[0]["spec"]["devices"][0]["taints"][0]["key"] = "foreign-instance".into();
+    assert_eq!(short(&bare, &pool), (7, "~0@7".into()));
 }
 
 #[test]

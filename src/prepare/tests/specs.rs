@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::device::example::mk_instance;
+use crate::prepare::keeper::EVERY;
 
 #[tokio::test]
 async fn a_lost_or_damaged_spec_is_written_again_by_a_repeat() {
@@ -79,15 +80,51 @@ async fn the_specs_of_prepared_claims_follow_the_majors_and_the_files_of_the_dri
     keeper.keep().await;
     assert_eq!(disk.majors_of_uvm("a"), [510, 510]);
     disk.host.load_uvm_as(511);
-    keeper.keep().await;
+    keep_until_due(&mut keeper).await;
     assert_eq!(disk.majors_of_uvm("a"), [511, 511]);
 
     let library = "usr/lib/x86_64-linux-gnu/libnvidia-new.so.580.105.08";
     let mounts_library = || fs::read_to_string(disk.spec_path("a")).unwrap().contains(library);
     assert!(!mounts_library());
     disk.host.driver.write(library, &shared_object("libnvidia-new.so.1"));
-    keeper.keep().await;
+    keep_until_due(&mut keeper).await;
     assert!(mounts_library());
+}
+
+/// As often as it takes without a reason to look further.
+async fn keep_until_due(keeper: &mut Keeper) {
+    for _ in 0..EVERY {
+        keeper.keep().await;
+    }
+}
+
+#[tokio::test]
+async fn what_specs_are_made_of_is_looked_at_now_and_then_and_at_once_where_there_is_a_reason() {
+    let disk = Disk::new();
+    let preparer = disk.start().await;
+    preparer.prepare(mk_claim_a()).await.unwrap();
+    let mut keeper = Keeper::new(Arc::clone(&preparer.shared));
+    keeper.keep().await;
+    disk.host.load_uvm_as(511);
+    for _ in 1..EVERY {
+        keeper.keep().await;
+        assert_eq!(disk.majors_of_uvm("a"), [510, 510]);
+    }
+    keeper.keep().await;
+    assert_eq!(disk.majors_of_uvm("a"), [511, 511]);
+
+    disk.host.load_uvm_as(512);
+    preparer.prepare(mk_claim_b()).await.unwrap();
+    keeper.keep().await;
+    assert_eq!(disk.majors_of_uvm("a"), [512, 512], "a claim is new");
+    disk.host.load_uvm_as(513);
+    disk.see(mk_node(3));
+    keeper.keep().await;
+    assert_eq!(disk.majors_of_uvm("a"), [513, 513], "the node has changed");
+    disk.host.load_uvm_as(514);
+    disk.failure.send_replace(Some("NVML has no answer".to_owned()));
+    keeper.keep().await;
+    assert_eq!(disk.majors_of_uvm("a"), [514, 514], "something has happened to the driver");
 }
 
 #[tokio::test]

@@ -26,9 +26,10 @@ impl Topology {
         FILES.iter().map(|(name, _)| *name)
     }
 
-    /// A built-in machine by name.
+    /// A built-in machine by its name, or by a beginning that no other name has: `dgx-a100`.
     pub fn builtin(name: &str) -> Result<Self, Error> {
-        let Some((_, json)) = FILES.iter().find(|(known, _)| *known == name) else {
+        let mut like_it = FILES.iter().filter(|(known, _)| known.starts_with(name));
+        let (Some((_, json)), None) = (like_it.next(), like_it.next()) else {
             let known = Self::names().collect::<Vec<_>>().join(", ");
             return Err(Error::Unknown { name: name.to_owned(), known });
         };
@@ -93,9 +94,27 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_name_is_answered_with_the_known_ones() {
-        let error = Topology::builtin("dgx-9000").unwrap_err().to_string();
-        assert!(error.contains("\"dgx-9000\"") && error.contains("dgx-h100, "), "{error}");
+    fn a_beginning_that_no_other_name_has_is_enough() {
+        for (beginning, name) in
+            [("dgx-a100", "dgx-a100-40gb"), ("a100-pcie", "a100-pcie-bridged-4gpu"), ("g", "gb200-tray")]
+        {
+            assert_eq!(Topology::builtin(beginning).unwrap(), Topology::builtin(name).unwrap(), "{beginning}");
+        }
+    }
+
+    #[test]
+    fn no_name_is_the_beginning_of_another() {
+        for name in Topology::names() {
+            assert_eq!(Topology::names().filter(|other| other.starts_with(name)).count(), 1, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_name_of_none_or_of_several_is_answered_with_the_known_ones() {
+        for name in ["dgx-9000", "dgx-h1000", "dgx", "hgx-", ""] {
+            let error = Topology::builtin(name).unwrap_err().to_string();
+            assert!(error.contains(&format!("{name:?}")) && error.contains("dgx-h100, "), "{error}");
+        }
     }
 
     #[test]

@@ -24,8 +24,8 @@ pub enum Error {
     /// JSON of the right shape that describes no possible machine.
     #[error("the topology contradicts itself: {0}")]
     Invalid(String),
-    /// No machine of this name among the built-in ones.
-    #[error("there is no topology {name:?}; the built-in ones are {known}")]
+    /// No machine of this name among the built-in ones, and none or several with this beginning.
+    #[error("{name:?} is neither the name of a topology nor the beginning of only one; the built-in ones are {known}")]
     Unknown {
         /// What was asked for.
         name: String,

@@ -21,7 +21,7 @@ pub enum Layout {
     Nixos,
     /// Bottlerocket: `/usr` is a link to the directory of its target, and the driver is in the inside of that.
     Bottlerocket,
-    /// Flatcar without its system extension: all below `opt/nvidia/current`. With it, it is as [`Rhel`](Self::Rhel).
+    /// Flatcar without its system extension: all below `opt/nvidia/current`. With it, it is as `rhel`.
     Flatcar,
 }
 

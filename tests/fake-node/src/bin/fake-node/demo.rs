@@ -10,6 +10,7 @@ use fake_node::host::DeviceNodes;
 use fake_node::manifest;
 use fake_node::node::{DRIVER, Node, NodeError, Workload};
 use fake_node::plugin::Plugin;
+use topology::mig::GpuInstance;
 
 use super::show;
 
@@ -35,6 +36,15 @@ pub(super) enum Mig {
 pub(super) struct Running {
     plugin: Plugin,
     workloads: Vec<Workload>,
+    /// How the GPUs were divided before the plugin started.
+    found: Vec<Division>,
+}
+
+/// How a GPU is divided.
+#[derive(Debug, PartialEq)]
+struct Division {
+    mig_mode: bool,
+    instances: Vec<GpuInstance>,
 }
 
 /// From the plugin's start to a pod that could start its containers.
@@ -49,6 +59,7 @@ pub(super) async fn run(node: &Node, mig: Option<Mig>, out: &mut impl Write, ful
     if let Some(mig) = mig {
         divide(node, mig, out)?;
     }
+    let found = divisions(node)?;
     heading(out, 1, "the plugin starts, and the kubelet finds it")?;
     let mut settings = node.plugin_settings();
     if mig == Some(Mig::Dynamic) {
@@ -82,12 +93,12 @@ pub(super) async fn run(node: &Node, mig: Option<Mig>, out: &mut impl Write, ful
     } else {
         show::spec(out, &serde_json::from_str(&spec)?)?;
     }
-    Ok(Running { plugin, workloads })
+    Ok(Running { plugin, workloads, found })
 }
 
 /// From the pod's end to the plugin's, with proof that nothing is left.
 pub(super) async fn end(node: &Node, running: Running, out: &mut impl Write) -> anyhow::Result<()> {
-    let Running { plugin, workloads } = running;
+    let Running { plugin, workloads, found } = running;
     heading(out, 5, "the pods end, and nothing is left of them")?;
     for workload in workloads {
         node.end_pod(workload).await?;
@@ -96,6 +107,11 @@ pub(super) async fn end(node: &Node, running: Running, out: &mut impl Write) -> 
     let records = files(&node.plugin_dir().join("claims"))?;
     writeln!(out, "unprepared: {} CDI specs and {} claim records left", specs.len(), records.len())?;
     ensure!(specs.is_empty() && records.is_empty(), "left behind: {specs:?} {records:?}");
+    let left = divisions(node)?;
+    let instances: usize = left.iter().map(|gpu| gpu.instances.len()).sum();
+    let in_mig_mode = left.iter().filter(|gpu| gpu.mig_mode).count();
+    ensure!(left == found, "the GPUs were {found:?} and are left as {left:?}");
+    writeln!(out, "the GPUs are as they were found: {instances} GPU instances, {in_mig_mode} in MIG mode")?;
     let status = plugin.terminate().await?;
     ensure!(status.success(), "the plugin ended with {status}");
     writeln!(out, "the plugin ended when it was asked to")?;
@@ -125,6 +141,16 @@ fn divide(node: &Node, mig: Mig, out: &mut impl Write) -> anyhow::Result<()> {
         }
     }
     Ok(())
+}
+
+/// What the driver has of each GPU, whatever the plugin says.
+fn divisions(node: &Node) -> anyhow::Result<Vec<Division>> {
+    let state = node.host.node().state()?;
+    let gpus = node.host.topology().gpus.iter().enumerate().map(|(index, gpu)| {
+        let now = state.gpus.get(&index).cloned().unwrap_or_default();
+        Division { mig_mode: now.mig_on(gpu), instances: now.mig.gpu_instances }
+    });
+    Ok(gpus.collect())
 }
 
 /// Asks for two parts of one GPU.

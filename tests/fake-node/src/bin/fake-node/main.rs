@@ -95,7 +95,8 @@ enum Command {
 
 #[derive(Debug, Args)]
 struct Hardware {
-    /// Which machine to play: a name, `help` for a list of them, or a file, whose name ends in `.json`
+    /// Which machine to play: a name or enough of its beginning, `help` for a list of them, or a file, whose name ends in
+    /// `.json`
     #[arg(long, value_name = "NAME", default_value = "dgx-h100")]
     topology: String,
     /// How its NVIDIA driver is installed
