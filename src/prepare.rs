@@ -20,7 +20,7 @@
 //! * What may pass by itself is waited out within 30 s, without a lock, a thread or a file; what may not is answered at
 //!   once. An unprepare ends the wait.
 //! * Claims that have no GPU in common do not wait for each other.
-//! * Nobody waits longer than those 30 s for another process, which may hang; keeping specs waits 1 s.
+//! * Nobody waits longer than those 30 s for another process, which may hang; keeping specs waits 250 ms.
 //! * All of this holds with several processes on the same directories, as during a rolling update.
 //!
 //! # Assumptions

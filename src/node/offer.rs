@@ -142,9 +142,11 @@ fn identity(gpu: &GpuUuid, instance: &GpuInstance) -> Instance {
 mod tests {
     use std::time::SystemTime;
 
+    use serde_json::json;
+
     use super::*;
     use crate::cdi::{self, example::Machine as Host};
-    use crate::claim::example::{POOL, mk_claim, mk_node, mk_uuid};
+    use crate::claim::example::{POOL, mk_node, mk_uuid};
     use crate::device::Partitioning;
     use crate::device::example::{mk_instance, mk_mig};
     use crate::prepare;
@@ -198,6 +200,16 @@ mod tests {
     #[tokio::test]
     async fn a_mode_that_is_off_in_two_looks_and_that_no_claim_needs_is_not_ours_any_more() {
         let rig = Rig::new();
+        let record = json!({
+            "version": 2, "bootId": "boot", "state": "PrepareCompleted",
+            "claim": {"uid": "a", "namespace": "team", "name": "a"},
+            "devices": [{
+                "pool": POOL, "device": "gpu-0-mig-1g5gb-19-0", "requests": ["main"], "usage": "Exclusive", "cdiIds": [],
+                "gpu": mk_uuid(0), "part": {"profile": 19, "start": 0, "size": 1}
+            }]
+        });
+        std::fs::create_dir_all(rig.host.state("claims")).unwrap();
+        std::fs::write(rig.host.state("claims").join("a.json"), record.to_string()).unwrap();
         let mut offer = rig.offer().await;
         let listed = || rig.modes.read().unwrap();
         let both = BTreeSet::from([mk_uuid(0), mk_uuid(1)]);
@@ -208,10 +220,6 @@ mod tests {
             offer.strike_out(Arc::new(mk_dynamic(enabled))).await;
             assert_eq!(listed(), both);
         }
-        // Without NVML, a part is never made, and its record stays.
-        let claim = mk_claim("a", &[("main", "gpu-0-mig-1g5gb-19-0")]);
-        rig.current.send_replace(Some(Arc::new(mk_dynamic(false))));
-        offer.preparer.prepare(claim).await.unwrap_err();
         offer.strike_out(Arc::new(mk_dynamic(false))).await;
         assert_eq!(listed(), [mk_uuid(0)].into(), "a claim needs the mode of the other");
     }

@@ -14,8 +14,8 @@
 //! changed, something was missing or failed the last time, or a claim is new. GPU instances come and go with claims, so
 //! they matter only to claims with parts.
 //!
-//! Claims are seen to side by side, and one that somebody is at work on is passed over: that is no fault, to make a part
-//! takes seconds, and there is another look soon.
+//! A claim that somebody is at work on is passed over: that is no fault, to make a part takes seconds, and there is another
+//! look soon.
 //!
 //! The spec of a claim whose GPU is gone is removed, and written again when the GPU is back: its minor may become that of
 //! another GPU. So is that of one whose MIG device is gone, since its ids may become those of another. These are the cases
@@ -28,7 +28,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::{StreamExt, future, stream};
 use tokio::time::Instant;
 
 use super::machine::Machine;
@@ -39,7 +38,7 @@ use crate::cdi::Found;
 use crate::claim::ClaimUid;
 use crate::device::Node;
 
-/// How long a claim or its GPUs may be somebody else's before the next look has to do.
+/// How long claims or their GPUs, all together, may be somebody else's before the next look has to do.
 const PATIENCE: Duration = Duration::from_millis(250);
 
 /// What NVML gets to look for parts or to destroy them: a second or two for each.
@@ -50,9 +49,6 @@ const KEEP_WITHIN: Duration = Duration::from_secs(10);
 
 /// Work on a claim that takes longer is told of. A prepare may take its 30 s of waiting and some of NVML's.
 const AT_WORK_FOR: Duration = Duration::from_secs(60);
-
-/// How many claims are seen to at once: few, so that calls of the kubelet find a thread.
-const AT_ONCE: usize = 4;
 
 /// Every how many looks at the GPUs there is one at what specs are made of, where nothing asks for it before.
 pub(super) const EVERY: u32 = 3;
@@ -169,26 +165,46 @@ impl Keeper {
             self.right.clear();
         }
         self.made_of = Some((Arc::clone(&node), Arc::clone(&found)));
-        let wrong = claims.iter().filter(|claim| !self.right.contains_key(claim)).cloned();
-        let shared = &self.shared;
-        let outcomes = side_by_side(wrong.collect(), |claim| restore(shared, claim, &node, &found)).await;
-        for (claim, outcome) in outcomes {
+        let wrong: Vec<_> = claims.iter().filter(|claim| !self.right.contains_key(claim)).cloned().collect();
+        let begun = Instant::now();
+        for claim in wrong {
+            if begun.elapsed() > KEEP_WITHIN {
+                return;
+            }
+            let outcome = self.restore(&claim, &node, &found, begun + PATIENCE).await;
             self.note(claim, outcome);
         }
     }
 
     /// Takes back what was half done by a process that has ended.
     async fn take_back_all(&mut self) {
-        let shared = &self.shared;
-        let under_way = |claim: &ClaimUid| shared.attempts.is_under_way(claim);
-        let left: Vec<_> = shared.machine.started().into_iter().filter(|claim| !under_way(claim)).collect();
-        for (claim, outcome) in side_by_side(left, |claim| take_back(shared, claim)).await {
-            match outcome {
+        let under_way = |claim: &ClaimUid| self.shared.attempts.is_under_way(claim);
+        let left: Vec<_> = self.shared.machine.started().into_iter().filter(|claim| !under_way(claim)).collect();
+        let begun = Instant::now();
+        for claim in left {
+            if begun.elapsed() > KEEP_WITHIN {
+                return;
+            }
+            match self.take_back(&claim, begun + PATIENCE).await {
                 Ok(false) => {}
                 Ok(true) => tracing::info!(claim.uid = %claim, "took back a claim that was half prepared"),
                 Err(error) => self.note(claim, Err(error)),
             }
         }
+    }
+
+    /// Takes back a claim if it is half prepared and nobody is at work on it; whether it did.
+    async fn take_back(&self, claim: &ClaimUid, by: Instant) -> Result<bool, Error> {
+        let shared = &self.shared;
+        // Whoever has the lock, perhaps another process, is at work on it.
+        let Ok(_claim) = turn_by(by, THE_CLAIM, shared.locks.claim(claim)).await else { return Ok(false) };
+        let record = match shared.load(claim).await? {
+            Some(record) if record.version <= SCHEMA && record.state == State::PrepareStarted => record,
+            _ => return Ok(false),
+        };
+        let Ok(_gpus) = turn_by(by, ITS_GPUS, shared.locks.gpus(&record.gpus())).await else { return Ok(false) };
+        shared.release(record, Instant::now() + FOR_NVML).await?;
+        Ok(true)
     }
 
     /// Takes note of what other processes have done.
@@ -197,6 +213,41 @@ impl Keeper {
         self.shared.blocking(move |machine| machine.catch_up(|uid| attempts.is_under_way(uid))).await?;
         self.shared.count_prepared();
         Ok(())
+    }
+
+    /// Makes the spec of a claim be what it should be, if the claim is prepared.
+    async fn restore(
+        &self,
+        claim: &ClaimUid,
+        node: &Arc<Node>,
+        found: &Arc<Found>,
+        by: Instant,
+    ) -> Result<Seen, Error> {
+        let shared = &self.shared;
+        let lock = turn_by(by, THE_CLAIM, shared.locks.claim(claim)).await?;
+        let record = match shared.load(claim).await? {
+            Some(record) if record.version <= SCHEMA && record.state == State::PrepareCompleted => record,
+            // It may have parts once it is prepared.
+            _ => return Ok(Seen { restored: false, depends_on: DependsOn::Instances }),
+        };
+        let gpus = turn_by(by, ITS_GPUS, shared.locks.gpus(&record.gpus())).await?;
+        let (node, found) = (Arc::clone(node), Arc::clone(found));
+        let has_part = record.devices.iter().any(|device| device.planned.part.is_some());
+        let depends_on = if has_part { DependsOn::Instances } else { DependsOn::Gpus };
+        // A claim of an earlier boot gets its parts again when it is prepared again.
+        let missing = shared.missing_parts(&record, &node, Instant::now() + FOR_NVML).await?;
+        let step = move |machine: &Machine| {
+            // At the end of the process this task is dropped. The spec is not written after the locks are given back:
+            // another process may have unprepared the claim by then.
+            let _locks = (lock, gpus);
+            if missing.is_empty() {
+                machine.restore(&record, &node, &found)
+            } else {
+                machine.forsake(&record, &missing)
+            }
+        };
+        let restored = shared.blocking(step).await?;
+        Ok(Seen { restored, depends_on })
     }
 
     fn note(&mut self, claim: ClaimUid, outcome: Result<Seen, Error>) {
@@ -229,56 +280,4 @@ impl Keeper {
             }
         }
     }
-}
-
-/// Does something for each claim, a few at once, as long as there is time to begin with it.
-async fn side_by_side<T, F: Future<Output = T>>(
-    claims: Vec<ClaimUid>,
-    each: impl Fn(ClaimUid) -> F,
-) -> Vec<(ClaimUid, T)> {
-    let by = Instant::now() + KEEP_WITHIN;
-    let work = claims.into_iter().map(|claim| {
-        let work = (Instant::now() < by).then(|| each(claim.clone()));
-        async move { Some((claim, work?.await)) }
-    });
-    stream::iter(work).buffer_unordered(AT_ONCE).filter_map(future::ready).collect().await
-}
-
-/// Takes back a claim if it is half prepared and nobody is at work on it; whether it did.
-async fn take_back(shared: &Shared, claim: ClaimUid) -> Result<bool, Error> {
-    let by = Instant::now() + PATIENCE;
-    // Whoever has the lock, perhaps another process, is at work on it.
-    let Ok(_claim) = turn_by(by, THE_CLAIM, shared.locks.claim(&claim)).await else { return Ok(false) };
-    let record = match shared.load(&claim).await? {
-        Some(record) if record.version <= SCHEMA && record.state == State::PrepareStarted => record,
-        _ => return Ok(false),
-    };
-    let Ok(_gpus) = turn_by(by, ITS_GPUS, shared.locks.gpus(&record.gpus())).await else { return Ok(false) };
-    shared.release(record, Instant::now() + FOR_NVML).await?;
-    Ok(true)
-}
-
-/// Makes the spec of a claim be what it should be, if the claim is prepared.
-async fn restore(shared: &Shared, claim: ClaimUid, node: &Arc<Node>, found: &Arc<Found>) -> Result<Seen, Error> {
-    let by = Instant::now() + PATIENCE;
-    let lock = turn_by(by, THE_CLAIM, shared.locks.claim(&claim)).await?;
-    let record = match shared.load(&claim).await? {
-        Some(record) if record.version <= SCHEMA && record.state == State::PrepareCompleted => record,
-        // It may have parts once it is prepared.
-        _ => return Ok(Seen { restored: false, depends_on: DependsOn::Instances }),
-    };
-    let gpus = turn_by(by, ITS_GPUS, shared.locks.gpus(&record.gpus())).await?;
-    let (node, found) = (Arc::clone(node), Arc::clone(found));
-    let has_part = record.devices.iter().any(|device| device.planned.part.is_some());
-    let depends_on = if has_part { DependsOn::Instances } else { DependsOn::Gpus };
-    // A claim of an earlier boot gets its parts again when it is prepared again.
-    let missing = shared.missing_parts(&record, &node, Instant::now() + FOR_NVML).await?;
-    let step = move |machine: &Machine| {
-        // At the end of the process this task is dropped. The spec is not written after the locks are given back:
-        // another process may have unprepared the claim by then.
-        let _locks = (lock, gpus);
-        if missing.is_empty() { machine.restore(&record, &node, &found) } else { machine.forsake(&record, &missing) }
-    };
-    let restored = shared.blocking(step).await?;
-    Ok(Seen { restored, depends_on })
 }
