@@ -1,4 +1,4 @@
-//! The command line: every setting that differs between machines, each with an environment twin.
+//! The command line: every setting that differs between machines, each with an environment twin unless it is for tests.
 //!
 //! Environment names are those of NVIDIA's driver where it has the same setting, so that a DaemonSet can be switched
 //! over without renaming. Parsing has no side effects; what a path leads to is looked at when it is used.
@@ -36,7 +36,8 @@ pub struct Args {
     #[arg(long, env = "KUBECONFIG", value_name = "FILE", value_parser = path, help_heading = "Kubernetes")]
     pub kubeconfig: Option<PathBuf>,
 
-    /// Name under which devices are published and the kubelet knows this plugin
+    /// Name under which devices are published and the kubelet knows this plugin. The classes and the rights in deploy/ name
+    /// it too
     #[arg(
         long,
         env = "DRIVER_NAME",
@@ -226,8 +227,8 @@ pub enum MigCounting {
 /// What containers get, and how.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Containers {
-    /// Who makes the driver's libraries known to a container's loader before it starts [default: own, if the plugin's image
-    /// has the hook]
+    /// Who makes the driver's libraries known to a container's loader before it starts [default: own, if the plugin's image has
+    /// the hook and Linux is 5.8 or newer, else none]
     #[arg(long, env = "CDI_HOOK", value_name = "HOOK", value_enum, help_heading = "Containers")]
     pub hook: Option<HookKind>,
 
