@@ -34,7 +34,7 @@ def run(path, directory):
 
 
 def main():
-    at_once = int(sys.argv[1]) if len(sys.argv) > 1 else 2
+    at_once = int(sys.argv[1]) if len(sys.argv) > 1 else 3
     # The largest first: they tend to take longest, and the end should not wait for one of them alone.
     todo = sorted(programs(), key=lambda program: -Path(program[1]).stat().st_size)
     if not todo:

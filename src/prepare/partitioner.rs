@@ -32,6 +32,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::locks::Locks;
 use super::record::{Made, Record};
+use super::waiting::ITS_GPUS;
 use super::{Error, LockError};
 use crate::claim::plan::{PlanError, Planned, Usage};
 use crate::device::mig::{GpuInstance, Placement, Profile};
@@ -151,6 +152,7 @@ impl Partitioner {
                     applied.now.extend(now.map(|now| (gpu, now)));
                     known = known.or(error);
                 }
+                Err(error @ Error::AtWork { .. }) => known = known.or(Some(error)),
                 Err(error) => unknown = unknown.or(Some(error)),
             }
         }
@@ -200,10 +202,10 @@ impl Partitioner {
         by: Instant,
         work: impl FnOnce(&Job, &Partitions<'_>) -> Result<T, nvml::Error> + Send + 'static,
     ) -> Result<T, Error> {
-        let within = left_until(by);
         let turn = match timeout_at(by, self.locks.turn(&job.gpu)).await {
             Ok(turn) => turn.map_err(|error: LockError| Error::from(error))?,
-            Err(_) => return Err(Error::Partition(nvml::Error::Deadline { act, within })),
+            // A call that was given up still has it: nothing was begun.
+            Err(_) => return Err(Error::AtWork { what: ITS_GPUS }),
         };
         let done = self.session.call(act, left_until(by), move |nvml| {
             // Until the call has really ended.
@@ -292,8 +294,11 @@ impl Job {
                     Error::Partition(error @ nvml::Error::Partition { left: Some(_), .. }) => return Err(error),
                     error => error,
                 };
-                if let Some(wish) = self.parts.iter().find(|wish| Some(wish.number) == report.attempted) {
-                    self.sweep(gpu, wish);
+                // Who hears that a place is taken has made nothing there.
+                let is_taken = matches!(&error, Error::Partition(error) if error.is_taken());
+                let attempted = self.parts.iter().find(|wish| Some(wish.number) == report.attempted);
+                if let Some(wish) = attempted.filter(|_| !is_taken) {
+                    self.sweep(gpu, wish)?;
                 }
                 report.made = self.undo(gpu, std::mem::take(&mut report.made));
                 report.error = Some(error);
@@ -337,18 +342,14 @@ impl Job {
 
     /// Destroys what NVML has made though it said that it had not. The place was free a moment ago, and whoever else makes
     /// a GPU instance puts a compute instance into it.
-    fn sweep(&self, gpu: &Partitions<'_>, wish: &Wish) {
+    fn sweep(&self, gpu: &Partitions<'_>, wish: &Wish) -> Result<(), nvml::Error> {
         let is_it = |instance: &&GpuInstance| {
             let is_there = (instance.profile, instance.placement) == (wish.profile, wish.placement);
             is_there && instance.compute.is_empty()
         };
-        let swept = gpu.instances(&self.profiles).and_then(|instances| match instances.iter().find(is_it) {
+        match gpu.instances(&self.profiles)?.iter().find(is_it) {
             Some(found) => gpu.destroy(&wish.expected(found.id, None)).map(drop),
             None => Ok(()),
-        });
-        if let Err(error) = swept {
-            let error = Error::Partition(error);
-            tracing::warn!(gpu = %self.gpu, device = wish.device, %error, "cannot see whether a GPU instance is left");
         }
     }
 
@@ -476,9 +477,13 @@ fn unless_stale(error: Error) -> Result<Error, nvml::Error> {
 
 /// Whether a GPU is not there any more. What it had does not outlive the reset that brings it back.
 fn is_gone(error: &nvml::Error) -> bool {
-    let unknown = matches!(error.code(), Some(Code::NOT_FOUND | Code::GPU_NOT_FOUND));
     let by_handle = matches!(error, nvml::Error::Call { call: "nvmlDeviceGetHandleByUUID", .. });
-    error.code() == Some(Code::GPU_IS_LOST) || by_handle && unknown
+    match error.code() {
+        Some(Code::NOT_FOUND | Code::GPU_NOT_FOUND) => by_handle,
+        // Who looks for a GPU hears that of any other as well.
+        Some(Code::GPU_IS_LOST) => !by_handle,
+        _ => false,
+    }
 }
 
 fn left_until(by: Instant) -> Duration {

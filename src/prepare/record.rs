@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Error, PreparedDevice};
 use crate::cdi::MigTarget;
-use crate::claim::plan::{Plan, Planned, Usage, Wanted};
+use crate::claim::plan::{Plan, PlanError, Planned, Usage, Wanted};
 use crate::claim::{Claim, ClaimName, ClaimUid};
 use crate::device::mig::GpuInstance;
 use crate::device::{Gpu, GpuUuid, MigUuid, Node};
@@ -98,11 +98,10 @@ impl Record {
         }
     }
 
-    /// What has to be done once more for it, where the parts of some devices, by their number, are gone. What was answered
-    /// stays.
+    /// As it is before the parts of some devices, by their number, which are gone, are made once more. It stays completed:
+    /// what is there may be in use, and what was answered stays.
     pub(super) fn anew(mut self, boot_id: &str, missing: &[usize]) -> Self {
         boot_id.clone_into(&mut self.boot_id);
-        self.state = State::PrepareStarted;
         for number in missing {
             if let Some(device) = self.devices.get_mut(*number) {
                 device.made = None;
@@ -122,6 +121,16 @@ impl Record {
         self.devices.iter_mut().for_each(|device| device.made = None);
         self.take(left);
         self.devices.retain(|device| device.made.is_some());
+        self
+    }
+
+    /// Those of some devices, by their number, that an earlier attempt may have made: it did not live to say so.
+    pub(super) fn attempted(mut self, missing: &[usize]) -> Self {
+        let mut number = 0;
+        self.devices.retain(|device| {
+            number += 1;
+            device.makes_part() && device.made.is_none() && missing.contains(&(number - 1))
+        });
         self
     }
 
@@ -178,6 +187,12 @@ impl RecordedDevice {
         is_ours && self.planned.wanted.usage != Usage::Admin
     }
 
+    /// That its GPU is gone, if the last look has not found it.
+    pub(super) fn gone_from(&self, node: &Node) -> Option<Error> {
+        let (device, uuid) = (self.planned.wanted.device.clone(), self.planned.gpu.clone());
+        node.gpus.iter().all(|gpu| gpu.uuid != uuid).then_some(Error::Gone { device, uuid })
+    }
+
     /// Whether a look has found its GPU, whole if it is used as a whole, or else its part.
     pub(super) fn is_in(&self, node: &Node) -> bool {
         let gpu = node.gpus.iter().find(|gpu| gpu.uuid == self.planned.gpu);
@@ -195,6 +210,9 @@ impl RecordedDevice {
     pub(super) fn mig_device(&self, gpu: &Gpu) -> Result<Option<MigTarget>, Error> {
         if let Some(Made { gpu_instance, compute_instance, uuid }) = self.made.clone() {
             return Ok(Some(MigTarget { gpu_instance, compute_instance, uuid }));
+        }
+        if self.makes_part() {
+            return Err(Error::Plan(PlanError::Gone { device: self.planned.wanted.device.clone() }));
         }
         let Some(uuid) = self.planned.part.as_ref().and_then(|part| part.uuid.clone()) else { return Ok(None) };
         let all = gpu.mig.instances.iter().flat_map(|gi| gi.compute.iter().map(move |ci| (gi.id, ci)));

@@ -36,13 +36,18 @@ impl Shared {
                 check_repeat(&record, claim)?;
                 let _gpus = attempt.turn(ITS_GPUS, self.locks.gpus(&record.gpus())).await?;
                 let (node, by) = (self.node()?, attempt.deadline + WORK);
+                if let Some(gone) = record.devices.iter().find_map(|device| device.gone_from(&node)) {
+                    return Err(gone);
+                }
                 let missing = self.missing_parts(&record, &node, by).await?;
                 let is_whole = record.devices.iter().all(|device| device.is_whole_in(&node));
                 let record = if missing.is_empty() && is_whole {
                     self.blocking(move |machine| machine.renew(record, &node)).await?
                 } else {
-                    let again = self.machine.anew(record.clone(), &missing);
-                    self.carry_out(again, Some(record), node, by).await?
+                    // What an earlier attempt has made is taken back by its place, which was free then.
+                    let attempted = record.clone().attempted(&missing);
+                    self.partitioner.revert(&attempted, Some(&node), by).await?;
+                    self.carry_out(self.machine.anew(record, &missing), node, by).await?
                 };
                 Ok(record.answer())
             }
@@ -55,7 +60,7 @@ impl Shared {
                 let _gpus = attempt.turn(ITS_GPUS, self.locks.gpus(&plan.gpus())).await?;
                 let (claim, node) = (claim.clone(), self.node()?);
                 let record = self.blocking(move |machine| machine.admit(&claim, plan)).await?;
-                Ok(self.carry_out(record, None, node, attempt.deadline + WORK).await?.answer())
+                Ok(self.carry_out(record, node, attempt.deadline + WORK).await?.answer())
             }
         }
     }
@@ -93,73 +98,62 @@ impl Shared {
         released
     }
 
-    /// From what is to be done to completed, or back to absent and an error; where something is done once more, to what was
-    /// `before`. The caller holds the locks of the claim and of its GPUs.
-    async fn carry_out(
-        &self,
-        record: Record,
-        before: Option<Record>,
-        node: Arc<Node>,
-        by: Instant,
-    ) -> Result<Record, Error> {
+    /// From what is to be done to completed, or back to absent and an error. A record that is completed already, and of
+    /// which something is done once more, stays so. The caller holds the locks of the claim and of its GPUs.
+    async fn carry_out(&self, record: Record, node: Arc<Node>, by: Instant) -> Result<Record, Error> {
         let by_nvml = Partitioner::concerns(&record, &node);
         if by_nvml {
             self.partitioner.check(&record, &node, by).await?;
         }
-        let (started, known) = (record.clone(), Arc::clone(&node));
+        let (begun, known) = (record.clone(), Arc::clone(&node));
         let step = move |machine: &Machine| {
-            machine.check(&started, &known)?;
+            machine.check(&begun, &known)?;
             // From here on there is something to take back.
-            let begun = machine.start(&started);
+            let started = machine.start(&begun);
             // In one step for nearly every claim.
-            Ok(if by_nvml { begun.map(|()| started) } else { begun.and_then(|()| machine.complete(started, &known)) })
+            Ok(if by_nvml { started.map(|()| begun) } else { started.and_then(|()| machine.complete(begun, &known)) })
         };
-        match self.blocking(step).await? {
-            Ok(started) if by_nvml => self.partition(started, before, node, by).await,
-            Err(error) => {
-                match before {
-                    Some(before) => self.blocking(move |machine| machine.put_back(&before)).await?,
-                    None => self.take_back(record, by).await,
-                }
-                Err(error)
-            }
-            completed => completed,
+        let error = match self.blocking(step).await? {
+            Ok(started) if by_nvml => return self.partition(started, node, by).await,
+            Ok(completed) => return Ok(completed),
+            Err(error) => error,
+        };
+        if record.state == State::PrepareStarted {
+            self.take_back(record, by).await;
         }
+        Err(error)
     }
 
     /// From started to completed, by way of NVML.
-    async fn partition(
-        &self,
-        mut record: Record,
-        before: Option<Record>,
-        node: Arc<Node>,
-        by: Instant,
-    ) -> Result<Record, Error> {
-        let (error, made) = match self.partitioner.apply(&record, &node, by).await {
+    async fn partition(&self, mut record: Record, node: Arc<Node>, by: Instant) -> Result<Record, Error> {
+        let is_first = record.state == State::PrepareStarted;
+        let (error, left) = match self.partitioner.apply(&record, &node, by).await {
             Ok(Applied { made, now }) => {
-                let new = record.clone().remainder(made.clone());
-                record.take(made);
+                record.take(made.clone());
                 match self.complete(&record, as_they_are(node, &now), by).await {
                     Ok(record) => return Ok(record),
-                    Err(error) => (error, new),
+                    Err(error) => (error, made),
                 }
             }
-            Err(Failure::Known { error, left }) => (error, record.clone().remainder(left)),
+            Err(Failure::Known { error, left }) => (error, left),
             Err(Failure::Unknown(error)) => {
-                self.take_back(record, by).await;
+                // The record says where to look. What other pods of the claim may be using stays.
+                if is_first {
+                    self.take_back(record, by).await;
+                }
                 return Err(error);
             }
         };
-        match before {
-            // What other pods of the claim may be using stays.
-            Some(before) if self.partitioner.revert(&made, None, by).await.is_ok() => {
-                self.blocking(move |machine| machine.put_back(&before)).await?;
-            }
-            _ => {
-                let left = made.clone();
-                self.blocking(move |machine| machine.put_back(&left)).await?;
-                self.take_back(made, by).await;
-            }
+        let known = if is_first {
+            record.remainder(left)
+        } else {
+            record.take(left);
+            record
+        };
+        let truth = known.clone();
+        self.blocking(move |machine| machine.put_back(&truth)).await?;
+        if is_first {
+            self.take_back(known, by).await;
         }
         Err(error)
     }

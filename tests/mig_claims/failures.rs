@@ -30,6 +30,10 @@ async fn whatever_call_fails(code: u32) {
     assert!(prepare.contains("nvmlDeviceSetMigMode") && unprepare.contains("nvmlGpuInstanceDestroy"));
     for (calls, is_prepare) in [(prepare, true), (unprepare, false)] {
         for (call, late) in calls.into_iter().flat_map(|call| [(call.clone(), false), (call, true)]) {
+            if late && code == INSUFFICIENT_RESOURCES && call.contains("Create") {
+                // Nothing is made where there is no room.
+                continue;
+            }
             let what = format!("{call} answers {code}, {} its work", if late { "after" } else { "before" });
             if !is_prepare {
                 scene.node.prepare(&claim).await.unwrap();

@@ -6,7 +6,9 @@ use fake_node::kubelet::{ClaimRef, Kubelet};
 use fake_node::manifest::MIG_3G_AND_4G_ON_ONE_GPU;
 use fake_node::plugin::Plugin;
 
-use crate::node::{claim_ref, terminate};
+use topology::Fault;
+
+use crate::node::{claim_ref, eventually, terminate};
 use crate::scene::{DYNAMIC, FOUR, Scene, THREE_AT_4, part};
 
 /// Two parts of one GPU through the end of the process that made them.
@@ -44,6 +46,30 @@ async fn parts_survive_a_restart_by_sigkill() {
         plugin.kill().await.unwrap();
     })
     .await;
+}
+
+#[tokio::test]
+async fn a_part_that_is_lost_is_made_again_and_the_one_beside_it_stays() {
+    let scene = Scene::h100(1).await;
+    let plugin = scene.plugin().await;
+    let claim = scene.claim("both", &[&part(0, FOUR), &part(0, THREE_AT_4)]);
+    let ids = scene.node.prepare(&claim).await.unwrap();
+    let before = scene.given(&claim);
+    let lost = scene.instances(0).into_iter().find(|instance| instance.placement.start == 4).unwrap();
+    scene.nvml().destroy_instance(0, lost.id).unwrap();
+    eventually("the spec goes", || scene.node.specs().is_empty().then_some(())).await;
+
+    let call = "nvmlDeviceCreateGpuInstanceWithPlacement".to_owned();
+    scene.fault(Fault { call, code: Some(999), times: Some(1), ..Fault::default() });
+    scene.node.prepare(&claim).await.unwrap_err();
+    scene.mend();
+    assert_eq!(scene.count(), 1, "what other pods of the claim use stays");
+    assert_eq!(scene.node.prepare(&claim).await.unwrap(), ids);
+    assert_eq!(scene.given(&claim).intersection(&before).count(), 1);
+    assert_eq!(scene.existing(), scene.recorded());
+    scene.node.unprepare(&claim).await.unwrap();
+    assert_eq!(scene.left(), None);
+    terminate(plugin).await;
 }
 
 #[tokio::test]

@@ -267,13 +267,20 @@ pub(crate) async fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T
     .await
 }
 
-/// Names and contents of the regular files in a directory, which need not be there.
+/// Names and contents of the regular files in a directory, which need not be there. Files come and go meanwhile.
 fn files(directory: &Path) -> BTreeMap<String, String> {
     let entries = match fs::read_dir(directory) {
         Ok(entries) => entries.map(Result::unwrap),
         Err(error) if error.kind() == io::ErrorKind::NotFound => return BTreeMap::new(),
         Err(error) => panic!("cannot read {}: {error}", directory.display()),
     };
-    let files = entries.filter(|entry| entry.file_type().unwrap().is_file());
-    files.map(|entry| (entry.file_name().into_string().unwrap(), fs::read_to_string(entry.path()).unwrap())).collect()
+    let mut files = BTreeMap::new();
+    for entry in entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_file())) {
+        match fs::read_to_string(entry.path()) {
+            Ok(content) => drop(files.insert(entry.file_name().into_string().unwrap(), content)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => panic!("cannot read {}: {error}", entry.path().display()),
+        }
+    }
+    files
 }
