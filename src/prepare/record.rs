@@ -187,10 +187,9 @@ impl RecordedDevice {
         is_ours && self.planned.wanted.usage != Usage::Admin
     }
 
-    /// That its GPU is gone, if the last look has not found it.
-    pub(super) fn gone_from(&self, node: &Node) -> Option<Error> {
-        let (device, uuid) = (self.planned.wanted.device.clone(), self.planned.gpu.clone());
-        node.gpus.iter().all(|gpu| gpu.uuid != uuid).then_some(Error::Gone { device, uuid })
+    /// Whether the last look has not found its GPU.
+    pub(super) fn is_gone_from(&self, node: &Node) -> bool {
+        node.gpus.iter().all(|gpu| gpu.uuid != self.planned.gpu)
     }
 
     /// Whether a look has found its GPU, whole if it is used as a whole, or else its part.

@@ -36,8 +36,12 @@ impl Shared {
                 check_repeat(&record, claim)?;
                 let _gpus = attempt.turn(ITS_GPUS, self.locks.gpus(&record.gpus())).await?;
                 let (node, by) = (self.node()?, attempt.deadline + WORK);
-                if let Some(gone) = record.devices.iter().find_map(|device| device.gone_from(&node)) {
-                    return Err(gone);
+                if record.devices.iter().any(|device| device.is_gone_from(&node)) {
+                    // Says so, and sees to it that no container starts with another GPU.
+                    return self
+                        .blocking(move |machine| machine.renew(record, &node))
+                        .await
+                        .map(|record| record.answer());
                 }
                 let missing = self.missing_parts(&record, &node, by).await?;
                 let is_whole = record.devices.iter().all(|device| device.is_whole_in(&node));
