@@ -3,16 +3,16 @@
 //! names them.
 //!
 //! ```text
-//!               start                      complete
-//!  absent ───────────────▶ PrepareStarted ──────────────▶ PrepareCompleted
-//!    ▲                         │    ▲                         │   ▲
-//!    │                         │    └── start anew: what was ─┤   └── renew, restore: the spec is written again, or
-//!    └──────── release ────────┤        made is gone          │       removed while a GPU of the claim is gone
-//!                              └─────────── release ──────────┘
+//!               note                       complete
+//!  absent ───────────────▶ PrepareStarted ──────────────▶ PrepareCompleted ◀─┐
+//!    ▲                         │                              │   ▲         │  note, complete: parts that are gone
+//!    └──────── release ────────┴─────────── release ──────────┘   │         └─ are made once more
+//!                                                                 └── renew, restore: the spec is written again, or
+//!                                                                     removed while a GPU of the claim is gone
 //! ```
 //!
 //! Whatever is interrupted leaves a record that says so, and the next call or the next start takes it back. Most claims
-//! have no effect beside the spec. What others do to GPUs is done between `start` and `complete`, and taken back between
+//! have no effect beside the spec. What others do to GPUs is done between `note` and `complete`, and taken back between
 //! `withdraw` and `release`, by [`Partitioner`](super::partitioner::Partitioner), which needs NVML.
 
 use std::collections::BTreeSet;
@@ -217,8 +217,8 @@ impl Machine {
         .map(drop)
     }
 
-    /// From absent to started: takes note of what is about to be done.
-    pub(super) fn start(&self, record: &Record) -> Result<(), Error> {
+    /// Takes note of how far a claim is: before something is done, and of what could not be.
+    pub(super) fn note(&self, record: &Record) -> Result<(), Error> {
         self.store.save(record).map_err(Error::Record)
     }
 
@@ -247,11 +247,6 @@ impl Machine {
             self.store.save(&record.clone().taken_back()).map_err(Error::Record)?;
         }
         self.specs.remove(record.claim.uid.as_str()).map_err(Error::Spec)
-    }
-
-    /// Writes a record as it was.
-    pub(super) fn put_back(&self, record: &Record) -> Result<(), Error> {
-        self.store.save(record).map_err(Error::Record)
     }
 
     /// Applies a completed record to another boot, or after its spec was lost.

@@ -113,7 +113,7 @@ impl Shared {
         let step = move |machine: &Machine| {
             machine.check(&begun, &known)?;
             // From here on there is something to take back.
-            let started = machine.start(&begun);
+            let started = machine.note(&begun);
             // In one step for nearly every claim.
             Ok(if by_nvml { started.map(|()| begun) } else { started.and_then(|()| machine.complete(begun, &known)) })
         };
@@ -155,7 +155,7 @@ impl Shared {
             record
         };
         let truth = known.clone();
-        self.blocking(move |machine| machine.put_back(&truth)).await?;
+        self.blocking(move |machine| machine.note(&truth)).await?;
         if is_first {
             self.take_back(known, by).await;
         }
